@@ -3,6 +3,7 @@
     python benchmarks/cpus.py [resnet20 resnet56 mobilenet_v2 efficientnet_lite0] [--backends onnxruntime openvino]
     python -m tools.lesser_cpu avx2 python benchmarks/cpus.py ...
     python benchmarks/cpus.py --draws 5 --rows "8 bits" default
+    python benchmarks/cpus.py mobilenet_v2 efficientnet_lite0 --center --rows "8 bits" default
     python benchmarks/cpus.py --time [resnet20 ...]
 
 For each network and backend, on the engine on the CPU at hand: full 8-bit weights (`cpu="vnni"`), plain 7-bit weights,
@@ -20,7 +21,7 @@ not below the other tool. SQNR is of the logits against those of the float netwo
 
 One file is one throw of the dice: codes that round otherwise move a hundredth of the test images. `--draws` repeats a
 row on as many draws of calibration images and compares the means over them, image by image; the spread is the standard
-deviation of a difference over the draws.
+deviation of a difference over the draws. `--center` judges each image of ImageNet by its center crop alone.
 
 With `--time`: latency of the default file and the time that deploying takes, to those of full 8-bit weights, as ratios
 of runs that take turns in one process.
@@ -193,6 +194,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
     parser.add_argument("--keep", type=Path, default=Path("out/cpus"), help="folder of files and answers")
     parser.add_argument("--draws", type=int, default=1, help="draws of calibration images, at most 9")
+    parser.add_argument("--center", action="store_true", help="one view of each image of ImageNet in place of ten")
     parser.add_argument("--time", action="store_true", help="latency and deploying, not accuracy")
     asked = parser.parse_args()
     print(f"CPU: {cpus.here().about}")
@@ -201,7 +203,7 @@ def main() -> None:
         if why is not None:
             print(f"{name}: skipped: {why}")
             continue
-        task = load(name, images=asked.images, ten_views=not asked.time)
+        task = load(name, images=asked.images, ten_views=not (asked.time or asked.center))
         for backend in asked.backends:
             if asked.time:
                 measure_time(task, backend)

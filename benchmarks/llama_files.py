@@ -1,9 +1,9 @@
-"""Perplexity of stories260K in GGUF: simulation, twin and llama.cpp side by side.
+"""Perplexity of stories260K in the files of language models: simulation, twin and engine side by side.
 
-    python benchmarks/llama_files.py ../shared/data --sequences 16
+    python benchmarks/llama_files.py ../shared/data --sequences 16 [--targets gguf onnxruntime_genai]
 
-The checkpoint of llama2.c is made a folder of save_pretrained, and deployed by the recipes that llama.cpp has names
-for. The text is what the float model writes itself, as in `ptq_language.py`. Needs transformers and xllamacpp.
+The checkpoint of llama2.c is made a folder of save_pretrained, and deployed to every target whose engine is installed.
+The text is what the float model writes itself, as in `ptq_language.py`. Needs transformers.
 """
 
 from __future__ import annotations
@@ -16,17 +16,24 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import detent
 from detent.frontends.hugging_face import load_checkpoint
+from detent.targets import BACKENDS
 from detent.targets.engines import ENGINES
+from detent.targets.formats import size_to_load
 from ptq_language import LENGTH, Llama, load, written
 
-RECIPES = ("q8_0", "q4_0")  # 64 inputs are no super-blocks of K-quants
+RECIPES = {
+    "gguf": ("q8_0", "q4_0"),  # 64 inputs are no super-blocks of K-quants
+    "onnxruntime_genai": ("w8", "w4g32"),
+    "onnxruntime_genai_a8": ("w8", "w4g32"),
+    "openvino_llm": ("w8", "w4g32"),
+    "executorch_8da4w": ("w4g32",),
+}
 
 
 def save(net: Llama, folder: Path) -> None:
@@ -112,32 +119,42 @@ def perplexity(scores: Tensor, tokens: Tensor) -> float:
 
 
 @torch.no_grad()
+def row(model: Path, target: str, recipe: str, tokens: Tensor, folder: Path) -> str:
+    backend, ids = BACKENDS[target], tokens[:, :LENGTH]
+    mask = torch.ones_like(ids)
+    prepared = detent.prepare(load_checkpoint(model), (ids[:1], mask[:1]), backend=target, recipe=recipe)
+    detent.calibrate(prepared, [(ids[:1], mask[:1])])
+    artifact = detent.deploy(prepared, folder)
+    simulated = prepared.eval()(ids, mask)
+    batch: dict[str, Any] = dict(zip(artifact.graph.inputs, (ids.numpy(), mask.numpy()), strict=True))
+    (output,) = (each.name for each in artifact.graph.outputs)
+    twin = torch.from_numpy(detent.twin.run(artifact, batch, backend.arithmetic)[output])
+    engine = torch.from_numpy(ENGINES[backend.engine].load(artifact).run(batch)[output])
+    sides = "".join(f"{perplexity(side, tokens):12.4f}" for side in (simulated, twin, engine))
+    verdict = artifact.verify([(ids[:2], mask[:2])], latency=False)
+    size = size_to_load(artifact)
+    return f"{target:22}{recipe:8}{sides}{size:12,}  {'holds' if verdict.holds else 'FAILS'}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--sequences", type=int, default=16)
+    parser.add_argument("--targets", nargs="+", choices=RECIPES, default=list(RECIPES))
     asked = parser.parse_args()
     net = load(asked.data / "stories260k" / "stories260K.bin")
     tokens = written(net, asked.sequences, seed=2)
-    ids = tokens[:, :LENGTH]
-    batch: dict[str, Any] = {"ids": ids.numpy(), "mask": np.ones_like(ids.numpy())}
-    print(f"float: {perplexity(net(ids), tokens):.4f}")
-    print(f"{'':8}{'simulation':>12}{'twin':>12}{'llama.cpp':>12}{'bytes':>12}  verdict on 2 sequences")
+    with torch.no_grad():
+        print(f"float: {perplexity(net(tokens[:, :LENGTH]), tokens):.4f}")
+    print(f"{'':30}{'simulation':>12}{'twin':>12}{'engine':>12}{'bytes':>12}  verdict on 2 sequences")
     with tempfile.TemporaryDirectory() as folder:
         save(net, Path(folder) / "model")
-        for recipe in RECIPES:
-            model = load_checkpoint(Path(folder) / "model")
-            example = (ids[:1], torch.ones_like(ids[:1]))
-            prepared = detent.prepare(model, example, backend="gguf", recipe=recipe)
-            detent.calibrate(prepared, [example])
-            artifact = detent.deploy(prepared, Path(folder) / recipe)
-            simulated = prepared.eval()(ids, torch.ones_like(ids))
-            twin = torch.from_numpy(detent.twin.run(artifact, batch, "gguf")["output"])
-            engine = torch.from_numpy(ENGINES["llama_cpp"].load(artifact).run(batch)["output"])
-            sides = "".join(f"{perplexity(side, tokens):12.4f}" for side in (simulated, twin, engine))
-            verdict = artifact.verify([(ids[:2], torch.ones_like(ids[:2]))], latency=False)
-            size = (artifact.folder / "model.gguf").stat().st_size
-            print(f"{recipe:8}{sides}{size:12,}  {'holds' if verdict.holds else 'FAILS'}")
+        for target in asked.targets:
+            if ENGINES[BACKENDS[target].engine].version() is None:
+                print(f"{target:22}its engine is not installed")
+                continue
+            for recipe in RECIPES[target]:
+                print(row(Path(folder) / "model", target, recipe, tokens, Path(folder) / target / recipe))
 
 
 if __name__ == "__main__":

@@ -280,6 +280,10 @@ def quark(task: Task, folder: Path, clock: Clock) -> Made:
 
 def aimet(task: Task, folder: Path, clock: Clock) -> Made:
     """`QuantizationSimModel` with batch norms folded, 8 bits, exported as QDQ."""
+    # It imports torchvision, whose Python code names operators that only its build for another torch would bring.
+    library = torch.library.Library("torchvision", "DEF")
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     import aimet_torch
     from aimet_torch.batch_norm_fold import fold_all_batch_norms
     from aimet_torch.quantsim import QuantizationSimModel

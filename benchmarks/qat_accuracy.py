@@ -3,6 +3,7 @@
     python benchmarks/qat_accuracy.py    [--networks resnet20] [--quantizers lsq pact] [--widths W4A4 W3A3 W2A4]
                                          [--images 10000] [--epochs 10] [--test 10000] [--ptq brecq] [--json]
                                          [--rate 0.02] [--decay 1e-4] [--adam] [--temperature 4]
+                                         [--teacher resnet56]
                                          [--mix] [--cut] [--reestimate-bn] [--checkpoints FOLDER]
                                          [--first-step] [--gradient-scale lsq]
 
@@ -17,7 +18,8 @@ CIFAR-10 ResNets on the backend `academic`: weights per channel, inputs of layer
                     and scales (with SGD a hundredth of it for the intervals of QIL, whose gradients are sums over all
                     values), one epoch of warm-up, then half a cosine to 0; weight decay `--decay` on weights, none on
                     scales, norms and biases
-    loss            Kullback-Leibler divergence from the float network's answer at `--temperature`; no labels are used
+    loss            Kullback-Leibler divergence from the float network's answer at `--temperature`, or from that of
+                    another one, `--teacher`; no labels are used
     batch norms     trained; with `--reestimate-bn`, their statistics are measured again at the end, on 512 images
 
 `--ptq` names the recipe beside it, learned on 1,024 of the same images; "none" leaves it out. With `--epochs 0` nothing
@@ -146,6 +148,7 @@ def train(
     scale_rate = rate * (1.0 if given.adam else SCALE_RATES.get(prepared.recipe.name, 1.0))
     mixed = mixed_with(data.tensors[0], mix=given.mix, cut=given.cut) if given.mix or given.cut else crop_and_flip
     batches = Batches(data, BATCH, shuffle=True, augment=mixed)
+    teacher = load(given.teacher).net if given.teacher else task.net
     groups = parameter_groups(prepared, lr=rate, weight_decay=given.decay, scale_lr=scale_rate)
     run = Run(
         prepared,
@@ -153,7 +156,7 @@ def train(
         batches,
         Batches(TensorDataset(task.images[:BATCH], task.labels[:BATCH]), BATCH),  # the whole test set is measured after
         Batches(data, BATCH, limit=CALIBRATION // BATCH),
-        objective=Objective(teacher=task.net, weight=1.0, temperature=given.temperature),
+        objective=Objective(teacher=teacher, weight=1.0, temperature=given.temperature),
         schedule=Schedule("cosine", len(batches) * epochs, len(batches)),
         folder=folder,
     )
@@ -227,6 +230,7 @@ def main() -> int:
     parser.add_argument("--first-step", action="store_true", help="how far a first step moves what is learned")
     parser.add_argument("--gradient-scale", help="of lsq and lsq_plus, in place of the default")
     parser.add_argument("--temperature", type=float, default=4.0, help="of the scores that are compared")
+    parser.add_argument("--teacher", choices=NETWORKS, help="a float network to learn from, in place of one's own")
     parser.add_argument("--adam", action="store_true", help="AdamW in place of SGD")
     parser.add_argument("--decay", type=float, default=1e-4, help="weight decay")
     parser.add_argument("--mix", action="store_true", help="train on weighted means of two images")

@@ -85,6 +85,7 @@ ALLOWED: dict[str, set[str]] = {
         "recipes",
         "algorithms",
         "ir",
+        "rewrites",
         "twin",
         "targets",
         "loading",

@@ -179,6 +179,16 @@ def test_permissions_are_there_before_the_name_is(tmp_path: Path) -> None:
     assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("all", "mine")] == [0o666, 0o600]
 
 
+def test_a_name_may_have_the_letters_of_patterns(tmp_path: Path) -> None:
+    """And what a killed process left of it is swept, not of others."""
+    name = "a**b[1]?.html"
+    for left in (f".{name}.99999999-0.partial", ".axxb1c.html.99999999-0.partial"):
+        (tmp_path / left).write_bytes(b"half")
+    files.write_bytes(tmp_path / name, b"content")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".axxb1c.html.99999999-0.partial", name]
+    assert (tmp_path / name).read_bytes() == b"content"
+
+
 def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for name in ("folder", "missing/file"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ PACKAGES = (
     *("packaging", "protobuf", "pydantic", "pydantic_core", "PyYAML", "rich", "safetensors", "sympy", "typer"),
     *("typing_extensions", "typing-inspection"),
 )
-"""What Detent and its engines import there, at the versions of `constraints.txt`."""
+"""What Detent and its engines import there, at the versions of `constraints.txt`; MNN is the newest, as in its own
+environment."""
 
 TORCH = "2.9.1"
 """The last wheels for arm64 without CUDA that are no larger than needed."""
@@ -41,12 +43,14 @@ Dir::State::status "{folder}/status";
 
 
 def main(folder: Path) -> None:
-    if (folder / ".complete").exists():
+    stamp, made_by = folder / ".complete", Path(__file__).read_text() + (ROOT / "constraints.txt").read_text()
+    if stamp.exists() and stamp.read_text() == made_by:
         return
+    shutil.rmtree(folder, ignore_errors=True)
     unpack(folder / "host", architecture=_output("dpkg", "--print-architecture"), packages=["qemu-user-static"])
     unpack(folder / "arm64", architecture="arm64", packages=["python3", "libstdc++6", "libgomp1"])
     install(folder / "arm64")
-    (folder / ".complete").touch()
+    stamp.write_text(made_by)
 
 
 def unpack(folder: Path, *, architecture: str, packages: Sequence[str]) -> None:
@@ -65,15 +69,16 @@ def unpack(folder: Path, *, architecture: str, packages: Sequence[str]) -> None:
 
 
 def install(system: Path) -> None:
-    """Wheels for the Python of an unpacked system, into its folder `site`. What they depend on is in the list: pip
-    would evaluate that for the machine it runs on."""
+    """Wheels for the Python of an unpacked system, where it finds them with `-I` too. What they depend on is in the
+    list: pip would evaluate that for the machine it runs on."""
     python = re.search(r"python(3\.\d+)", str(next((system / "usr/bin").glob("python3.*"))))
     assert python is not None
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
-    wanted = [f"torch=={TORCH}", *(f"{name}=={pinned[name]}" for name in PACKAGES)]
+    wanted = ["MNN", f"torch=={TORCH}", *(f"{name}=={pinned[name]}" for name in PACKAGES)]
     platforms = [f"--platform=manylinux_2_{minor}_aarch64" for minor in range(17, 37)]
     options = ["--quiet", "--no-deps", "--only-binary=:all:", f"--python-version={python[1]}", *platforms]
-    subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", system / "site", *wanted], check=True)
+    target = system / "usr/lib/python3/dist-packages"
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", target, *wanted], check=True)
 
 
 def _output(*command: str) -> str:

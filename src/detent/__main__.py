@@ -1,4 +1,4 @@
-"""`python -m detent`, for where the script is not on the path."""
+"""`python -m detent`, if the script is not on the path."""
 
 from detent.cli import main
 

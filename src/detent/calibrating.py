@@ -84,7 +84,7 @@ def calibrate(prepared: PreparedModel, batches: Iterable[Any]) -> None:
 
 
 def _with_widths(prepared: PreparedModel) -> Plan:
-    """The plan, with how much wider the steps of weights became so that no pair of them saturates on any CPU."""
+    """The plan, with a note on how much wider the steps of weights are so that no pair saturates on any CPU."""
     widths = {quantizer.name: quantizer.widening for quantizer in quantizers_of(prepared)}
     entries = (
         replace(entry, widened=widths.get(entry.tensor)) if isinstance(entry, QuantizedTensor) else entry
@@ -113,7 +113,7 @@ def _run_algorithms(prepared: PreparedModel, batches: Iterable[Any], phase: str)
 
 
 def _observe(prepared: PreparedModel, batches: Iterable[Any], limit: int | None, *, again: bool) -> list[Any]:
-    """Set the scales; the first batches, of few rows, which the start of trained ranges is chosen by."""
+    """Set the scales; returns the first few batches, by which the start of trained ranges is chosen."""
     judges: list[Any] = []
     with eval_mode(prepared), torch.no_grad():
         for quantized in (False, True) if again else (False,):

@@ -1,4 +1,4 @@
-"""The kinds of CPU on which engines compute other integers from the same file, and which of them this one is.
+"""The kinds of CPU on which engines compute different integers from the same file, and which one this machine has.
 
 What differs: without VNNI an x86 CPU multiplies unsigned by signed bytes with `vpmaddubsw`, which adds two neighboring
 products and saturates that to 16 bits, and engines that use it give other numbers where weights are large. And code
@@ -53,7 +53,7 @@ X86 = tuple(name for name in CPUS if name != "arm64")
 
 
 def find(cpu: str | Cpu | None = None) -> Cpu:
-    """The kind of that name; the one this program runs on if none is named.
+    """The kind of CPU with that name; by default the one this program runs on.
 
     >>> find("avx2").saturates
     True

@@ -1,4 +1,4 @@
-"""Old names that keep working, with a warning that says the new one."""
+"""Old names that keep working, with a warning that gives the new name."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Class = TypeVar("Class", bound=type)
 
 
 def moved(old: str, homes: Sequence[str], *, stacklevel: int = 2) -> Callable[[str], Any]:
-    """A module's `__getattr__` that finds the public names of `homes`, which have moved there. A function around it
-    is a level of the stack."""
+    """A module's `__getattr__` for public names that have moved to `homes`. Wrapping it in a function adds a level to
+    the stack."""
 
     def find(name: str) -> Any:
         for home in () if name.startswith("_") else homes:
@@ -30,13 +30,13 @@ def moved(old: str, homes: Sequence[str], *, stacklevel: int = 2) -> Callable[[s
 
 
 def warn_renamed(module: str, old: str, names: Mapping[str, str], *, stacklevel: int = 3) -> str:
-    """The new name of what a module called `old`."""
+    """The new name of a renamed attribute `old` of a module, with a warning."""
     warnings.warn(f"{module}.{old} is now {module}.{names[old]}", DeprecationWarning, stacklevel=stacklevel)
     return names[old]
 
 
 def renamed_fields(names: Mapping[str, str]) -> Callable[[Class], Class]:
-    """Decorates a dataclass of which some fields had other names: these may still be given and read."""
+    """Decorates a dataclass with renamed fields: the old names can still be passed and read."""
 
     def decorate(cls: Class) -> Class:
         init = vars(cls)["__init__"]

@@ -55,7 +55,7 @@ __all__ = [
 
 
 def install_hint(extra: str) -> str:
-    """What to do where a package of an extra is missing, whichever way Detent was installed.
+    """The advice for a missing package of an extra, however Detent was installed.
 
     >>> install_hint("openvino")
     "pip install 'detent[openvino]', or in a checkout pip install -e '.[openvino]'"
@@ -94,31 +94,31 @@ class RangeError(DetentError, ValueError):
 
 
 class RunError(DetentError, RuntimeError):
-    """An operation that cannot be computed on what it was given."""
+    """An operation that cannot be computed on its inputs."""
 
 
 class NotCalibratedError(DetentError, RuntimeError):
-    """A scale is needed before one was measured."""
+    """A scale is needed before it was measured."""
 
 
 class UnknownNameError(DetentError, KeyError):
-    """A name that is in no table."""
+    """A name that is not in the table."""
 
 
 class RecipeError(DetentError, ValueError):
-    """A recipe, or a file of one, that says something it cannot."""
+    """A recipe or recipe file with invalid contents."""
 
 
 class RegistrationError(DetentError, ValueError):
-    """A name that is taken, or a class of the wrong kind."""
+    """A name that is already taken, or a class of the wrong kind."""
 
 
 class OnnxError(DetentError, ValueError):
-    """An ONNX or Caffe file that cannot be read, or that says what cannot be imported."""
+    """An ONNX or Caffe file that cannot be read or imported."""
 
 
 class DeployError(DetentError, ValueError):
-    """A network that a file format, or ONNX, cannot hold."""
+    """A network that a file format or ONNX cannot represent."""
 
 
 class ArtifactError(DetentError, ValueError):
@@ -130,7 +130,7 @@ class EngineError(DetentError, RuntimeError):
 
 
 class DataError(DetentError, ValueError):
-    """A file of data that is missing, or that does not fit the network."""
+    """A data file that is missing or does not fit the network."""
 
 
 class FloatModelWarning(UserWarning):
@@ -150,5 +150,5 @@ def refusing(error: type[DetentError], asked: str, to_do: str) -> Iterator[None]
     except DetentError:
         raise
     except Exception as problem:
-        said = (str(problem).splitlines() or [""])[0][:300]
-        raise error(asked, f"{type(problem).__name__}: {said}", to_do) from problem
+        message = (str(problem).splitlines() or [""])[0][:300]
+        raise error(asked, f"{type(problem).__name__}: {message}", to_do) from problem

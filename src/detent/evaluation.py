@@ -1,4 +1,4 @@
-"""A prepared model that computes as its target does: reported accuracy is deployed accuracy."""
+"""Evaluates a prepared model with the target's arithmetic, so that the reported accuracy is the deployed accuracy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 class _Deployed(nn.Module):
-    """A module with the inputs and outputs of the prepared model; something else computes them, from arrays by name."""
+    """A module with the inputs and outputs of the prepared model, computed elsewhere from arrays by name."""
 
     def __init__(self, prepared: PreparedModel, inputs: Iterable[str]):
         super().__init__()
@@ -72,7 +72,7 @@ class BitExact(_Deployed):
 
 
 class OnEngine(_Deployed):
-    """Computes the outputs of the prepared model by the engine, from the deployed one."""
+    """Computes the outputs of the prepared model by running the deployed one on the engine."""
 
     def __init__(self, prepared: PreparedModel, engine: Engine, inputs: Iterable[str]):
         super().__init__(prepared, inputs)

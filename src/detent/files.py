@@ -1,4 +1,4 @@
-"""Files and folders: nothing that is read waits for ever or has no end, nothing that is written is half there.
+"""Files and folders: reading never blocks and is bounded in size; writing is atomic.
 
     read_bytes(path, most=...)      a regular file, no larger than that
     write_bytes(path, content)      the whole file under its name, on disk, or what was there before
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import itertools
 import os
@@ -88,7 +89,7 @@ def write_bytes(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o6
 
 
 def sync_folder(folder: Path) -> None:
-    """A rename must reach the disk too."""
+    """Flushes a rename to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -197,7 +198,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _sweep_partial(target: Path) -> None:
-    for left in target.parent.glob(f".{target.name}.*{PARTIAL}"):
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*{PARTIAL}"):
         if _is_abandoned(left):
             with contextlib.suppress(OSError):
                 left.unlink()

@@ -1,4 +1,4 @@
-"""A KV cache of few bits, in simulation: Liu et al., "KIVI", ICML 2024 (arXiv 2402.02750).
+"""Simulates a low-bit KV cache: Liu et al., "KIVI", ICML 2024 (arXiv 2402.02750).
 
 Keys have a few channels that are large for every token, values do not. So keys get a range for each channel over
 `group` tokens, values one for each token over `group` channels, both from the least number to the greatest. The last

@@ -1,6 +1,6 @@
-"""HTML whose text cannot leave its place: what is no `Html` is escaped.
+"""HTML with automatic escaping of everything that is not `Html`.
 
-tag("td", "<b>", class_="name")     ->  <td class="name">&lt;b&gt;</td>
+tag("td", "<b>", class_="name") -> <td class="name">&lt;b&gt;</td>
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Mixed precision by what the engine takes: every layer built alone, timed at each width, and chosen within a budget.
+"""Mixed precision by measured latency: every layer is built alone and timed at each width, and widths are chosen within
+a budget.
 
 A layer alone has the quantization of its inputs and the way back to floats counted with it, and operations without
 weights are in nobody's time: the sum is a model of the network's latency that is good for comparing widths.
@@ -106,7 +107,7 @@ def layer_latency(
 
 
 def _shape_of(layer: Layer) -> tuple[Any, ...]:
-    """What the time of a layer depends on."""
+    """The properties that determine a layer's latency."""
     return layer.kind, layer.op.extra_repr(), tuple(layer.weight.shape), _input_shape(layer)
 
 
@@ -154,7 +155,7 @@ def _run(engine: Engine, inputs: Mapping[str, Any]) -> Callable[[], Any]:
 
 
 def _alone(layer: Layer) -> nn.Module:
-    """The float operation itself, as a network."""
+    """The float operation as a network of its own."""
     op = layer.op
     # A parametrized module has a class of its own, below the one it was made by.
     made_by: Any = type(op).__mro__[1] if parametrize.is_parametrized(op) else type(op)

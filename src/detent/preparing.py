@@ -1,4 +1,4 @@
-"""`detent.prepare`: the way through capture, the planner and insertion."""
+"""`detent.prepare`: capture, plan, and insert quantizers."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from detent.graph import (
     PreparedModel,
     capture,
     fold_batch_norms,
+    fold_weights,
     insert,
     lift_functional_weights,
     other_real,
@@ -115,10 +116,12 @@ def prepare_captured(
     recipe: Recipe,
     choose_activations: ChooseActivations | None = None,
 ) -> PreparedModel:
-    """What was captured with the inputs `example`, with quantizers inserted; its modules become the result's."""
+    """A captured model with quantizers inserted; `example` are the inputs it was captured with, and its modules become
+    the result's."""
     # A model from a file has a module for each weight already, under the names that lead back into the file.
     is_file = is_imported(captured.module)
     split = {} if is_file else split_sliced_parameters(captured)
+    captured = captured if is_file else fold_weights(captured)
     transposed = set() if is_file else lift_functional_weights(captured)
     split_conv_padding(captured)
     modules = dict(captured.module.named_modules())
@@ -167,7 +170,7 @@ def _decide(
 
 
 def _note_of_norms(model: nn.Module, request: Recipe) -> Iterator[str]:
-    """That batch norms stay, where the recipe left the choice."""
+    """A note that batch norms are kept, if the recipe left the choice."""
     kept = [module.strategy for module in model.modules() if isinstance(module, FoldedBatchNorm)]
     if kept and request.batch_norm.strategy is None:
         yield (

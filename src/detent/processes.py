@@ -1,4 +1,4 @@
-"""Another Python, for what may end a process."""
+"""Runs code that may crash in another Python process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def python_command(code: str, *arguments: str) -> list[str]:
 
 
 def how_it_ended(code: int) -> str:
-    """The result of `Popen.wait` in words.
+    """The result of `Popen.wait`, in words.
 
     >>> how_it_ended(-6), how_it_ended(3)
     ('SIGABRT', 'exit code 3')

@@ -1,4 +1,4 @@
-"""Slow work shows how far it is: a bar on a terminal or in a notebook, else lines of the logger `detent`.
+"""Progress of slow work: a bar in a terminal or notebook, otherwise lines of the logger `detent`.
 
     with progress("calibrating", total=64) as bar:
         for batch in batches:
@@ -36,7 +36,7 @@ _inside: ContextVar[bool] = ContextVar("inside another progress", default=False)
 
 
 class Bar:
-    """How far a piece of work is; whoever does the work calls `advance`."""
+    """The progress of some work, which calls `advance`."""
 
     def __init__(self, title: str, total: int | None = None, done: int = 0):
         self.title, self.total, self.done, self.facts = title, total, done, ""
@@ -57,7 +57,7 @@ class Bar:
 
     @property
     def left(self) -> str:
-        """The time that is left if the rest goes on as before."""
+        """The estimated remaining time."""
         done = self.done - self._first
         if not self.total or done <= 0:
             return "-:--:--"
@@ -72,7 +72,7 @@ class Bar:
 
 
 class AtMost(Generic[T]):
-    """The first `most` of some items, whose number is taken for that many where nobody knows it."""
+    """The first `most` items of an iterable; their number counts as `most` if it is unknown."""
 
     def __init__(self, items: Iterable[T], most: int):
         self._items, self._most = items, most

@@ -123,7 +123,7 @@ def calibrated(
     max_tensor_bytes: int = MOST_BYTES,
     inplace: bool = False,
 ) -> Calibrated:
-    """What `quantize` does before it writes a file."""
+    """The part of `quantize` before files are written."""
     limit = steps or recipe.calibration.batches or STEPS
     waiting = _by_position(as_tensors(batches), network)
     first = next(waiting, None)
@@ -161,7 +161,7 @@ def _for_speed(
     inplace: bool = False,
     **options: Any,
 ) -> Calibrated:
-    """As `calibrated`, with layers left float where that makes the network faster."""
+    """Like `calibrated`, but layers that are faster in float stay float."""
     from detent.precision import faster_in_float, time_artifacts
 
     given = list(islice(as_tensors(batches), steps or recipe.calibration.batches or STEPS))

@@ -1,4 +1,4 @@
-"""Tables from names to things: literal, extended only by an explicit call or an entry point."""
+"""Tables of named objects: literal, extended only by an explicit call or an entry point."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def load_offered(kind: str, point: Any) -> Any:
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str], own: str | None = None) -> UnknownNameError:
-    """What to raise for a `kind` of thing that is asked for by a name which is not one of the `known`; `own` says what
-    to do for one of one's own."""
+    """The error for an unknown name of a `kind`; `own` says how to register one's own."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1)
     own = own or f"register your own {kind} first"
@@ -48,12 +47,12 @@ def unknown_name(kind: str, name: object, known: Iterable[str], own: str | None 
 
 @dataclass(frozen=True)
 class Lazy:
-    """A thing by its place, "module:object" as in an entry point."""
+    """An object given by its place, "module:object", as in an entry point."""
 
     place: str
 
     def load(self) -> Any:
-        """Import it.
+        """Import the object.
 
         >>> Lazy("fractions:Fraction").load()
         <class 'fractions.Fraction'>

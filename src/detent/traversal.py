@@ -11,7 +11,7 @@ Node = TypeVar("Node", bound=Hashable)
 
 
 def reachable(starts: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> Iterator[Node]:
-    """The starts and all that they lead to, each once, depth first.
+    """The starts and everything reachable from them, each once, depth first.
 
     >>> edges = {"a": "bc", "b": "d", "c": "d", "d": ""}
     >>> list(reachable("a", edges.__getitem__))

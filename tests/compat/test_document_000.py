@@ -29,6 +29,7 @@ from detent.compat.mmrazor import (
     Config,
     CustomTracer,
     DeployConfigWarning,
+    EpochBasedTrainLoop,
     FakeQuantizeBase,
     FXFloatFunctional,
     LSQEpochBasedLoop,
@@ -173,10 +174,11 @@ def schemes(model: MMArchitectureQuant, role: str) -> dict[str, str]:
 
 
 def test_000_01_imports_from_one_place():
-    """Imports MODELS, TASK_UTILS, LOOPS, FakeQuantizeBase, MinMaxObserver, sync_tensor from one place."""
+    """Imports MODELS, TASK_UTILS, LOOPS, FakeQuantizeBase, MinMaxObserver, EpochBasedTrainLoop, sync_tensor."""
     assert [registry.name for registry in (MODELS, TASK_UTILS, LOOPS)] == ["MODELS", "TASK_UTILS", "LOOPS"]
     assert issubclass(FakeQuantizeBase, nn.Module)
     assert issubclass(MinMaxObserver, nn.Module)
+    assert issubclass(QATEpochBasedLoop, EpochBasedTrainLoop)
     assert sync_tensor(torch.tensor(2.0)) == 2.0
 
 

@@ -441,11 +441,21 @@ def test_001_27_rounding_modes(processor, mode, codes):
     assert rounded(processor, mode).tolist() == codes
 
 
-def test_001_28_stochastic_rounding(processor):
-    """rounding stochastic_round: down or up, so that the mean is exact."""
-    given = rounded(processor, "stochastic_round", torch.full((10_000,), 0.3))
+def test_001_28_stochastic_rounding(processor, tmp_path):
+    """rounding stochastic_round: in training down or up, so that the mean is exact; deployed to nearest."""
+    torch.manual_seed(0)
+    config = cpu(scale_type="float", method="lsq", round_mode="stochastic_round")
+    qat_processor = processor(nn.Conv2d(1, 1, 1), torch.full((1, 1, 2, 2), 127.0), **config)
+    model = qat_processor.trainable_model().train()
+    (quantizer,) = (one for one in quantizers_of(model) if one.name == "input_1")
+    assert quantizer.qparams().scale.item() == 1.0
+    given = quantizer(torch.full((10_000,), 0.3))
     assert set(given.tolist()) == {0.0, 1.0}
     assert given.mean().item() == pytest.approx(0.3, abs=0.02)  # its deviation is 0.0046
+    images = 40 * torch.randn(50, 1, 2, 2)
+    deployed = qat_processor.to_deployable(model, tmp_path / "out")
+    assert torch.equal(deployed(images), model.eval()(images))
+    assert deployed.artifact.verify([images]).holds
 
 
 @pytest.mark.parametrize("method", ["maxmin", "lsq"])
@@ -471,7 +481,8 @@ def test_001_30_bit_widths(processor, bits, codes):
 
 def test_001_31_ch_axis(processor):
     """ch_axis: the axis of the output channels; another one is refused with that axis."""
-    assert schemes(processor(**cpu(scale_type="float", per_channel=True, ch_axis=0)).trainable_model(), "weight")
+    model = processor(**cpu(scale_type="float", per_channel=True, ch_axis=0)).trainable_model()
+    assert schemes(model, "weight") == {"int8 symmetric per-channel(0)"}
     with pytest.raises(RecipeError, match="allowed is 0, where a conv has its output channels"):
         processor(**cpu(scale_type="float", per_channel=True, ch_axis=1)).trainable_model()
 
@@ -579,9 +590,7 @@ def test_001_38_quick_start_deploy(quick_start, model_name):
     code, printed = found[model_name, "deploy"]
     simulated, in_integers = printed.splitlines()[0].removeprefix("accuracy simulated ").split(", deployed ")
     assert (code, simulated) == (0, in_integers)
-    manifest = Artifact.load(
-        folder / model_name / "qat_result" if False else _artifact_in(folder / model_name)
-    ).manifest
+    manifest = Artifact.load(_artifact_in(folder / model_name)).manifest
     assert manifest["backend"] == {"resnet18": "vitis", "MobileNetV2": "vitis_cpu"}[model_name]
 
 

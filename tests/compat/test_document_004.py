@@ -33,7 +33,8 @@ from detent.compat.mqbench import (
     remove_fakequantize_and_collect_params_nnie,
 )
 from detent.errors import DeployError, RecipeError, RunError, SchemeError
-from detent.graph import CustomTracer
+from detent.graph import CustomTracer, quantizers_of
+from detent.numerics import PerChannel
 from tests.compat.mqbench_code import (
     ExampleFakeQuantize,
     ExampleMod,
@@ -534,22 +535,31 @@ def test_004_22_every_backend_deploys(name, is_qat, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("backend", "path"),
+    ("backend", "scale", "path", "said"),
     [
-        (BackendType.Tensorrt, ("tensorrt", "blob_range", "x")),
-        (BackendType.SNPE, ("activation_encodings", "x")),
-        (BackendType.Vitis, ("vitis", "x", "scale")),
-        (BackendType.PPLW8A16, ("ppl", "x", "step")),
+        (BackendType.Tensorrt, 3.456 / 128, ("tensorrt", "blob_range", "x"), lambda scale, _: 127 * scale),
+        (BackendType.SNPE, 6.557 / 255, ("activation_encodings", "x", 0, "min"), lambda scale, zero: -zero * scale),
+        (
+            BackendType.SNPE,
+            6.557 / 255,
+            ("activation_encodings", "x", 0, "max"),
+            lambda scale, zero: (255 - zero) * scale,
+        ),
+        (BackendType.Vitis, 2**-5, ("vitis", "x", "scale"), lambda scale, _: scale),
+        (BackendType.PPLW8A16, 6.557 / 65535, ("ppl", "x", "step"), lambda scale, _: scale),
     ],
     ids=lambda one: getattr(one, "name", ""),
 )
-def test_004_23_clip_ranges(backend, path, tmp_path):
+def test_004_23_clip_ranges(backend, scale, path, said, tmp_path):
     """clip_ranges.json of Tensorrt (blob_range), SNPE (activation_encodings), Vitis (scale), PPL (step)."""
-    convert_deploy(calibrated(small_net(), backend, BATCH), backend, output_path=tmp_path, model_name="net")
+    model = calibrated(small_net(), backend, BATCH)  # from -3.456 to 3.101
+    convert_deploy(model, backend, output_path=tmp_path, model_name="net")
+    qparams = model.prepared.activation_quantizers["x"].qparams()
+    assert qparams.scale.item() == pytest.approx(scale, rel=1e-3)
     held = json.loads((tmp_path / "net_clip_ranges.json").read_text())
     for key in path:
         held = held[key]
-    assert held
+    assert held == pytest.approx(said(qparams.scale.item(), qparams.zero_point.item()))
     assert (tmp_path / "net_deploy_model.onnx").is_file()
 
 
@@ -562,15 +572,34 @@ def test_004_23_presets():
         calibrated(nn.Sequential(nn.Conv2d(3, 4, 3)), BackendType.PPLCUDA, custom=affine)
 
 
-@pytest.mark.parametrize("backend", [BackendType.Tensorrt, BackendType.QDQ], ids=lambda one: one.name)
-def test_004_24_observers_of_presets(backend):
-    """prepare_by_platform presets: without training the input's range is that of MinMax."""
-    model = calibrated(nn.Sequential(nn.Conv2d(3, 4, 3)), backend, is_qat=False)
-    held = model.prepared.activation_quantizers["input_1"].qparams()
-    scheme = model.prepared.plan["input_1"].scheme
-    steps = scheme.grid.qmax if scheme.symmetric else scheme.grid.qmax - scheme.grid.qmin
-    span = IMAGES.abs().max() if scheme.symmetric else IMAGES.max() - IMAGES.min()
-    assert held.scale.item() == pytest.approx((span / steps).item(), rel=1e-3)
+PRESETS = [BackendType.Tensorrt, BackendType.SNPE, BackendType.OPENVINO, BackendType.QDQ]
+
+
+@pytest.mark.parametrize("is_qat", [False, True], ids=["ptq", "qat"])
+@pytest.mark.parametrize("backend", PRESETS, ids=lambda one: one.name)
+def test_004_24_observers_of_presets(backend, is_qat):
+    """prepare_by_platform presets: weights have the range of MinMax, activations that of EMAMinMax, trained or not."""
+    model = prepare_by_platform(nn.Sequential(nn.Conv2d(3, 4, 3)), backend, is_qat=is_qat).eval()
+    first, second = IMAGES, 3 * IMAGES
+    enable_calibration(model)
+    model(first)
+    model(second)
+    enable_quantization(model)
+    found = {one.name: one for one in quantizers_of(model.prepared)}
+    weight = model.prepared.get_parameter("0.parametrizations.weight.original").detach()
+    axes = (1, 2, 3) if isinstance(found["0.weight"].scheme.granularity, PerChannel) else (0, 1, 2, 3)
+    for name, low, high in (
+        ("input_1", 0.9 * first.min() + 0.1 * second.min(), 0.9 * first.max() + 0.1 * second.max()),
+        ("0.weight", weight.amin(axes), weight.amax(axes)),
+    ):
+        entry, scheme = model.prepared.plan[name], found[name].scheme
+        assert entry.quantizer in ({"lsq", "lsq_plus"} if is_qat else {"fixed"})
+        steps = scheme.grid.qmax if scheme.symmetric else scheme.grid.qmax - scheme.grid.qmin
+        span = torch.maximum(-low, high) if scheme.symmetric else high - low
+        wider = 1.0 if entry.pairs is None else found[name].widening  # so that no CPU saturates
+        assert found[name].qparams().scale.mean().item() == pytest.approx(
+            wider * (span / steps).mean().item(), rel=0.01
+        )
 
 
 def test_004_25_convert_xir():

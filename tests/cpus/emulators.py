@@ -57,17 +57,14 @@ class Emulator:
 
     def run(self, module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`python -m module arguments` on that CPU."""
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         if self.part:
             self._describe(SYSTEMS / "arm64")
-            environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT / "src", ROOT, SYSTEMS / "arm64/site")))
-        else:
-            environment["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT / "src", ROOT)))
+        paths = os.pathsep.join(map(str, (ROOT / "src", ROOT)))
         with tempfile.TemporaryDirectory() as folder:
             python = self._python(Path(folder))
             return subprocess.run(
                 [python, "-c", _RUN.format(python=str(python)), module, *arguments],
-                env=environment,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
                 cwd=ROOT,
                 capture_output=True,
                 text=True,

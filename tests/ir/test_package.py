@@ -125,3 +125,14 @@ def test_names_are_printed_in_one_line(tmp_path):
     package = Package.load(folder(tmp_path, **{"model.onnx": model.SerializeToString()}))
     with pytest.raises(ArtifactError, match="has a line break"):
         _ = package.graph
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "nbits.onnx"])
+def test_numbers_in_a_file_that_no_hash_covers_are_refused(tmp_path, name):
+    (tmp_path / "beside.bin").write_bytes(bytes(8))
+    held = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
+    held.external_data.add(key="location", value="beside.bin")
+    ports = [helper.make_tensor_value_info(port, TensorProto.FLOAT, [2]) for port in "xy"]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "net", ports[:1], ports[1:], [held])
+    with pytest.raises(ArtifactError, match=rf"{name} has the data of 'w' in another file"):
+        Package.load(folder(tmp_path, **{name: helper.make_model(graph).SerializeToString()}))

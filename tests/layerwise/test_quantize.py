@@ -259,7 +259,11 @@ def test_a_damaged_journal_is_refused(llama, tmp_path, damage):
     "part",
     [7, {}, {"plan": [7], "widths": {}, "changes": []}, {"plan": [{"tensor": 7}], "widths": {}, "changes": []},
      {"plan": [], "widths": {"w": [4]}, "changes": []}, {"plan": [], "widths": {"w": "48"}, "changes": []},
-     {"plan": [], "widths": {}, "changes": [{"place": "w"}]},
+     {"plan": [], "widths": {}, "changes": [{"place": "w"}]}, {"plan": [{"tensor": "w"}], "widths": {}, "changes": []},
+     {"plan": [], "widths": {}, "changes": [{"place": 7, "before": 1, "after": 1, "kept": True}]},
+     {"plan": [], "widths": {}, "changes": [{"place": "w", "before": "x", "after": 1, "kept": True}]},
+     {"plan": [], "widths": {}, "changes": [], "noise": -1},
+     {"plan": [], "widths": {}, "changes": [], "noise": 10**400},
      {"plan": [], "widths": {}, "changes": [], "noise": []}, None],
 )  # fmt: skip
 def test_a_journal_with_a_part_that_is_none_is_refused(llama, tmp_path, part):
@@ -267,6 +271,14 @@ def test_a_journal_with_a_part_that_is_none_is_refused(llama, tmp_path, part):
     said = json.loads((tmp_path / "layers.json").read_text())
     said["parts"] = [] if part is None else [*said["parts"], part]
     (tmp_path / "layers.json").write_text(json.dumps(said))
+    with pytest.raises(ArtifactError, match=r"layers\.json cannot be read"):
+        quantized(llama, tmp_path, "w4g32")
+
+
+def test_a_journal_whose_result_cannot_be_said_is_refused(llama, tmp_path):
+    quantized(llama, tmp_path, "w4g32")
+    said = json.loads((tmp_path / "layers.json").read_text())
+    (tmp_path / "layers.json").write_text(json.dumps({**said, "undone": {"before": 1.0}}))
     with pytest.raises(ArtifactError, match=r"layers\.json cannot be read"):
         quantized(llama, tmp_path, "w4g32")
 

@@ -44,6 +44,11 @@ def test_float16_scales():
     assert nearest_scale(scale, "float16").tolist() == [float(torch.tensor(0.1).half()), 2.0**-24, 65504.0]
 
 
+def test_bfloat16_scales():
+    scale = torch.tensor([0.1, 1e-45, 3.4e38])
+    assert nearest_scale(scale, "bfloat16").tolist() == [0.10009765625, 2.0**-126, (2 - 2.0**-7) * 2.0**127]
+
+
 def test_a_number_is_scale_times_code_minus_offset():
     x = torch.randn(2, 256, generator=torch.Generator().manual_seed(0))
     blocked = x.reshape(2, 8, 32)

@@ -95,7 +95,8 @@ def test_each_is_named_described_and_says_only_what_it_must(name):
     assert 10 < len(BUILTIN[name].description) < 100
     assert "\n" not in BUILTIN[name].description
     algorithms = {"algorithms"} if name in ALGORITHMS else set()
-    calibration = {"calibration"} if name in ("ptq", "percentile", "kl", "mse") else set()
+    calibrated = ("ptq", "percentile", "kl", "mse", "lsq", "lsq_plus", "pact", "dorefa", "dsq", "qil")
+    calibration = {"calibration"} if name in calibrated else set()
     mix = {"mix"} if name in ("q8_0", "q6_k", "q4_k_m", "q4_0") else set()
     assert recipe.to_dict().keys() == {"name", "weight", "activation"} | algorithms | calibration | mix
     assert Recipe.from_dict(recipe.to_dict()) == recipe

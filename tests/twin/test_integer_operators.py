@@ -22,19 +22,19 @@ STYLES = [Style(), Style(activation="int8", symmetric=True, scales="pot", per_ch
 
 
 # An operator that only the engine has, and the one whose work it does.
-OWN = {"MatMulNBits": "MatMul", "GgmlMulMat": "MatMul"}
+OWN = {"MatMulNBits": "MatMul", "GgmlMulMat": "MatMul", "XnnpackLinear": "MatMul"}
 
 
-def in_blocks() -> Network:
+def in_blocks(kind: int) -> Network:
     """A product whose weight has a scale for each block of 32, as MatMulNBits takes it."""
-    codes = np.arange(64 * 8, dtype=np.int8).reshape(64, 8) % 7
+    codes = helper.make_tensor("codes", kind, [64, 8], np.arange(64 * 8) % 7)
     scale = np.full((2, 8), 0.5, np.float32)
     nodes = [
         helper.make_node("DequantizeLinear", ["codes", "scale"], ["w"], axis=0, block_size=32),
         helper.make_node("MatMul", ["x", "w"], ["y"]),
     ]
     ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, size])] for name, size in (("x", 64), ("y", 8))]
-    constants = [numpy_helper.from_array(array, name) for name, array in (("codes", codes), ("scale", scale))]
+    constants = [codes, numpy_helper.from_array(scale, "scale")]
     graph = helper.make_graph(nodes, "blocks", *ends, constants)
     return read_qdq(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
 
@@ -42,7 +42,7 @@ def in_blocks() -> Network:
 @cache
 def networks() -> list[Network]:
     usual = [read_qdq(small_net(name, style).model) for name in SMALL for style in STYLES]
-    return [*usual, in_blocks()]
+    return [*usual, in_blocks(TensorProto.INT8), in_blocks(TensorProto.INT4)]
 
 
 @pytest.mark.parametrize("name", ARITHMETICS)

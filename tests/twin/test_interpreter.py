@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from detent import twin
+from detent.cpus import CPUS
 from detent.errors import DeployError, RegistrationError, TensorError, UnknownNameError
 from detent.ir import read_qdq
 from detent.targets.arithmetics import ARITHMETICS, register
@@ -161,6 +162,14 @@ def test_arithmetics_go_by_name_and_say_what_is_proven() -> None:
         register("onnx_spec", ARITHMETICS["onnxruntime"])
     with pytest.raises(RegistrationError, match="quantize"):
         register("half", type("Half", (Arithmetic,), {"lower": lambda *_: []}))
+
+
+@pytest.mark.parametrize("name", sorted(name for name in ARITHMETICS if ARITHMETICS[name].cpus))
+def test_on_a_cpu_that_it_does_not_know_an_arithmetic_claims_what_was_measured_there(name: str) -> None:
+    arithmetic = ARITHMETICS[name]
+    assert not arithmetic(arithmetic.cpus[0]).claim.startswith("not known")
+    for cpu in set(CPUS) - set(arithmetic.cpus):
+        assert arithmetic(cpu).claim == f"not known on {cpu}: {arithmetic.elsewhere}"
 
 
 def test_running_twice_gives_the_same_and_leaves_the_inputs() -> None:

@@ -104,6 +104,29 @@ def test_codes_of_a_fitted_kernel_are_those_next_to_the_real_number(off, impossi
     assert found["t"].impossible == impossible
 
 
+@pytest.mark.parametrize(
+    ("slack", "impossible"),
+    [
+        (0.0, 8),
+        (2**-10, 8),
+        (2**-6, 7),  # of 0.96: tanh(-1) is -1.52 steps, and -1.49 is rounded to -1
+        (1.0, 0),
+    ],
+)
+def test_codes_of_an_approximated_function_are_those_near_the_real_number(slack, impossible, monkeypatch):
+    """Each code one larger than the twin's, in a tensor that the engine shows and in one that nothing is shown of."""
+    monkeypatch.setattr(Approximate, "float_slack", slack)
+    twin = Twin(read_qdq(parser.parse_model(GRID)), Approximate())
+    inputs = {"x": np.array([0.0, 0.5, 1.0, 1.5, 2.0, -0.5, -1.0, -2.0], np.float32)}
+    own = twin.tensors(inputs)
+    larger = own["t"] + np.uint8(1)
+    for shown, outputs in (({"x": own["x"], "t": larger}, []), ({}, [("t", larger)])):
+        against = AgainstEngine(twin)
+        against.add(inputs, shown, outputs, {})
+        found = {one.tensor: one for one in against.tally.differences}["t"]
+        assert (found.differing, found.impossible) == (8, impossible)
+
+
 SUM = """<ir_version: 10, opset_import: ["": 21]> net (float[64] x) => (float[64] y)
 <float s = {0.0123}, uint8 z = {200}, float c = {0.37}> {
   q = QuantizeLinear (x, s, z)

@@ -36,6 +36,11 @@ def not_a_number(outputs):
     }
 
 
+OWN = {"mnn": pytest.mark.mnn, "executorch_xnnpack": pytest.mark.executorch, "qnn": pytest.mark.qnn}
+ENGINES_HERE = [pytest.param(name, marks=OWN[name]) if name in OWN else name for name in INSTALLED]
+"""Those with an environment of their own, which `make test-engines` runs, are marked."""
+
+
 OUTPUTS: dict[str, Callable] = {"swapped outputs": swapped, "not a number": not_a_number}
 
 
@@ -52,7 +57,7 @@ def verdict_on(artifact: Artifact, *, tensors: bool, simulated: bool) -> Verdict
 @in_each_mode
 @beside_or_not
 @pytest.mark.parametrize("kind", NETS)
-@pytest.mark.parametrize("backend", INSTALLED)
+@pytest.mark.parametrize("backend", ENGINES_HERE)
 def test_what_is_right_holds(backend, kind, tensors, simulated, deployed):
     verdict = verdict_on(deployed(backend, kind), tensors=tensors, simulated=simulated)
     assert verdict.holds, verdict.problems
@@ -64,7 +69,7 @@ def test_what_is_right_holds(backend, kind, tensors, simulated, deployed):
 @pytest.mark.parametrize("shows", [True, False], ids=["inside and out", "outputs alone"])
 @pytest.mark.parametrize("mutant", LAYERS)
 @pytest.mark.parametrize("kind", NETS)
-@pytest.mark.parametrize("backend", INSTALLED)
+@pytest.mark.parametrize("backend", ENGINES_HERE)
 def test_a_layer_that_is_wrong_is_caught(backend, kind, mutant, shows, tensors, simulated, deployed, monkeypatch):
     artifact = deployed(backend, kind)
     mutate_layer(monkeypatch, artifact, LAYERS[mutant], shows=shows)
@@ -79,7 +84,7 @@ def test_a_layer_that_is_wrong_is_caught(backend, kind, mutant, shows, tensors, 
 @beside_or_not
 @pytest.mark.parametrize("mutant", OUTPUTS)
 @pytest.mark.parametrize("kind", NETS)
-@pytest.mark.parametrize("backend", INSTALLED)
+@pytest.mark.parametrize("backend", ENGINES_HERE)
 def test_outputs_that_are_wrong_are_caught(backend, kind, mutant, tensors, simulated, deployed, monkeypatch):
     artifact = deployed(backend, kind)
     engine = ENGINES[artifact.manifest["engine"]]

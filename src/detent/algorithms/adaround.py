@@ -1,7 +1,7 @@
-"""AdaRound: each layer's weights rounded so that its output, and not its weight, is near the float one.
+"""AdaRound: rounds each layer's weights so that the error of its output, not of the weights, is small.
 
-Nagel et al., ICML 2020. Layers are taken in order, each with the inputs that the quantized layers before it give and
-the outputs of the float model as the target. The weight quantizers must be `adaround`.
+Nagel et al., ICML 2020. Layers are processed in order: the inputs come from the quantized layers before, and the target
+is the output of the float model. The weight quantizers must be `adaround`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def adaround(
 
 
 def why_not(layer: Layer) -> str | None:
-    """Why the rounding of a layer cannot be learned by itself."""
+    """Why the rounding of a layer cannot be learned on its own; None if it can."""
     if not isinstance(layer.quantizer, AdaRound):
         return "its weight is float" if layer.quantizer is None else "its weight has another quantizer"
     return f"it is called {layer.calls} times" if layer.calls > 1 else None

@@ -1,4 +1,4 @@
-"""Learning which weights to round up: Adam on a soft rounding that a growing penalty makes hard.
+"""Learns which weights to round up: Adam on a soft rounding, with a penalty that grows until the rounding is hard.
 
 The error is divided by that of rounding to nearest, and the penalty by the number of weights, so that one strength of
 the penalty suits layers of any size and magnitude.
@@ -21,7 +21,7 @@ _DECIDED = 1e4  # far outside of where the sigmoid is soft
 
 @torch.no_grad()
 def neighbors(quantizer: AdaRound, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The grid points below and above each weight. What the soft rounding gives lies on the line between them."""
+    """The grid points below and above each weight. Soft rounding interpolates between them."""
     training, kept = quantizer.training, quantizer.rounding.detach().clone()
     quantizer.eval()
     found = []
@@ -43,7 +43,7 @@ def learn_rounding(
     penalty: float = 30.0,
     warm_up: float = 0.2,
 ) -> None:
-    """Set `quantizer.rounding` so that `loss(quantized weight)` is small once every weight is up or down."""
+    """Set `quantizer.rounding` to minimize `loss(quantized weight)`, with every weight rounded either up or down."""
     lower, upper = neighbors(quantizer, weight)
     span = upper - lower
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""How far the outputs of a calibrated model are from those of its float one, and which tensors are to blame."""
+"""How far the outputs of a calibrated model are from those of the float model, and which tensors cause it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class FloatLoss:
-    """`sqnr` of each output in decibels, infinite where it is equal and None for one of whole numbers; `costliest` are
-    the tensors that cost the outputs most, if one of these is below `POOR`."""
+    """`sqnr` of each output in decibels: infinite if it is equal, None if it is an integer tensor. `costliest` are the
+    tensors that cost the outputs most, given only if an output is below `POOR`."""
 
     sqnr: tuple[float | None, ...]
     costliest: tuple[str, ...] = ()
 
 
 def compare_with_float(prepared: PreparedModel, batch: Any) -> FloatLoss:
-    """The calibrated model against its float one on one batch."""
+    """Compare a calibrated model with its float model on one batch."""
     with evaluating(prepared):
         with as_float(prepared):
             wanted = _outputs(prepared, batch)
@@ -59,19 +59,19 @@ def _sqnr(wanted: Tensor, got: Tensor) -> float | None:
 
 
 def _finite(wanted: Tensor, got: Tensor) -> tuple[Tensor, Tensor]:
-    """Both, with 0 for elements that are the same infinity in both, as masked outputs are."""
+    """Both tensors, with elements that are the same infinity in both (as in masked outputs) set to 0."""
     same = wanted == got
     return wanted.masked_fill(same & wanted.isinf(), 0), got.masked_fill(same & got.isinf(), 0)
 
 
 def _suspects(prepared: PreparedModel, batch: Any) -> list[Quantizer]:
-    """The quantizers that change the float values most."""
+    """The quantizers that change their float values most."""
     losses = own_losses(prepared, [batch])
     return sorted(losses, key=lambda quantizer: losses[quantizer].sqnr)[:_SUSPECTS]
 
 
 def _cost(prepared: PreparedModel, quantizer: Quantizer, batch: Any, wanted: Sequence[Tensor]) -> float:
-    """Noise over signal at the outputs if this tensor alone is quantized."""
+    """Noise over signal at the outputs if only this tensor is quantized."""
     deviation = Deviation()
     with only_quantizing(prepared, [quantizer]):
         for want, got in _real(wanted, _outputs(prepared, batch)):

@@ -33,8 +33,8 @@ class TensorLoss:
     """One quantized tensor.
 
     `sqnr` (decibels) and `cosine` compare it with its own float values. `cost` is the noise over signal at the outputs
-    of the network if this tensor alone is quantized. `accumulated` and `accumulated_cosine` compare what the quantized
-    network has at this place, after all that comes before, with the float one; None for weights.
+    of the network if only this tensor is quantized. `accumulated` and `accumulated_cosine` compare its value in the
+    quantized network, including all errors from before, with the float network; None for weights.
     """
 
     tensor: str
@@ -61,7 +61,8 @@ class TensorLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """What each tensor costs, in the order in which they are computed; prints as a table, the costliest named below."""
+    """The cost of each tensor, in the order of computation. Prints as a table with the costliest tensors listed
+    below."""
 
     tensors: tuple[TensorLoss, ...]
     output_sqnr: float
@@ -69,7 +70,7 @@ class Analysis:
 
     @property
     def costliest(self) -> tuple[TensorLoss, ...]:
-        """The tensors by what they cost at the outputs, the worst first."""
+        """The tensors sorted by their cost at the outputs, highest first."""
         return tuple(sorted(self.tensors, key=lambda loss: -loss.cost))
 
     def __str__(self) -> str:
@@ -90,7 +91,7 @@ class Analysis:
         return f"outputs: {self.output_sqnr:.1f} dB, cosine {self.output_cosine:.5f}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types only; what is not finite is None."""
+        """Plain JSON types only; values that are not finite become None."""
         return {
             "tensors": [loss.to_dict() for loss in self.tensors],
             "output sqnr": _plain(self.output_sqnr),
@@ -112,7 +113,7 @@ def _plain(value: float | None) -> float | None:
 
 
 def analyze(prepared: PreparedModel, batches: Iterable[Any]) -> Analysis:
-    """Compare a calibrated model with its float original on some batches, with each quantizer alone and with all of
+    """Compare a calibrated model with its float model on some batches: with each quantizer alone, and with all of
     them."""
     needs_calibration(prepared, "analyze")
     data = as_list(batches)
@@ -145,7 +146,7 @@ def analyze(prepared: PreparedModel, batches: Iterable[Any]) -> Analysis:
 
 
 def _in_order(prepared: PreparedModel) -> list[Quantizer]:
-    """Every quantizer, as the graphs come to it: the inputs of a layer, then its weight."""
+    """Every quantizer in the order of the graphs: the inputs of a layer, then its weight."""
     found: dict[Quantizer, None] = {}
     for region in regions_of(prepared).values():
         modules = modules_of(region)
@@ -159,7 +160,7 @@ def _in_order(prepared: PreparedModel) -> list[Quantizer]:
 
 
 def own_losses(prepared: PreparedModel, data: Sequence[Any]) -> dict[Quantizer, Deviation]:
-    """What each quantizer does to float values."""
+    """The error of each quantizer on float values."""
     found: dict[Quantizer, Deviation] = {}
 
     def compare(quantizer: Quantizer, x: Tensor) -> None:
@@ -173,7 +174,7 @@ def own_losses(prepared: PreparedModel, data: Sequence[Any]) -> dict[Quantizer, 
 
 
 def _accumulated(prepared: PreparedModel, data: Sequence[Any]) -> dict[Quantizer, Deviation]:
-    """The quantized network against the float one at each activation quantizer, one batch in memory at a time."""
+    """The quantized network compared with the float one at each activation quantizer, one batch in memory at a time."""
     found: dict[Quantizer, Deviation] = {}
     for batch in data:
         with as_float(prepared):

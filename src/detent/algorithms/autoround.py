@@ -1,7 +1,7 @@
-"""AutoRound on a calibrated model: rounding and clipping of each layer's weight learned by signs of gradients.
+"""AutoRound on a calibrated model: learns the rounding and clipping of each layer's weight by signed gradient descent.
 
-A layer at a time, with the exact error of its output over all of the data (`moments_core`), where the paper takes
-blocks and batches. The float weights are replaced by ones that lie on the grid, so the quantizers stay what they are.
+It works on one layer at a time, with the exact error of its output over all data (`moments_core`); the paper uses
+blocks and batches. The float weights are replaced by values on the grid, so the quantizers need no change.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from detent.quantizers.uniform import grid_ends
 
 __all__ = ["autoround", "autoround_layers"]
 
-_SCALES = ("float", "float16")  # of which each can be chosen without its neighbors
+_SCALES = ("float", "float16", "bfloat16")  # of which each can be chosen without its neighbors
 
 
 def autoround(
     prepared: PreparedModel, batches: Iterable[Any], *, steps: int = 200, rate: float | None = None
 ) -> Report:
-    """Learn the rounding and the scales of every layer of a calibrated model; `rate` is 1 / steps unless given."""
+    """Learn the rounding and scale of every layer of a calibrated model; `rate` defaults to 1 / steps."""
     needs_calibration(prepared, "autoround")
     untie_weights(prepared)
     return piece_by_piece(prepared, batches, "autoround", autoround_layers(steps=steps, rate=rate))
 
 
 def autoround_layers(*, steps: int = 200, rate: float | None = None) -> Callable[[Walk], Iterator[Outcome]]:
-    """What `autoround` does to one graph."""
+    """`autoround` for the layers of one graph."""
 
     def learn(walk: Walk, layer: Layer) -> Change:
         return _learn(walk, layer, steps, rate)

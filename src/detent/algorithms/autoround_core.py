@@ -28,8 +28,8 @@ def signed_rounding(
 ) -> tuple[Tensor, Tensor]:
     """The weight on its grid with the least `loss`, and the scale of that grid.
 
-    `scale` and `ends` (least and greatest code, counted from the zero point) broadcast against `weight`. The rate of
-    the first step is 1 / steps unless given. Rounding to nearest is where it starts, so the result is never worse.
+    `scale` and `ends` (lowest and highest code, counted from the zero point) broadcast against `weight`. The rate of
+    the first step defaults to 1 / steps. It starts from rounding to nearest, so the result is never worse than that.
 
     >>> both = lambda w: (w.sum() - 0.8) ** 2                  # two equal inputs: 0.4 + 0.4 is nearer to 1 than to 0
     >>> one = torch.tensor(1.0)

@@ -1,5 +1,5 @@
-"""AWQ on a prepared model, before it is calibrated: weights that meet large inputs are enlarged, and the inverse is
-folded into the norm or the linear layer before, also through the product of a gated unit."""
+"""AWQ on a prepared model, before calibration: weights with large inputs are scaled up, and the inverse is folded into
+the norm or linear layer before, also through the product of a gated unit."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["awq"]
 
 @progress("awq")
 def awq(prepared: PreparedModel, batches: Iterable[Any], *, grid: int = 20) -> Report:
-    """Scale the inputs of linear layers by the strength, of `grid` from 0 to 1, with the least error of their outputs.
+    """Scale the inputs of linear layers by the strength in [0, 1] with the least output error, among `grid` values.
 
-    All of it is undone if the outputs of the network get worse. The model is calibrated on a few samples for that:
-    calibrate it afterward. Clipping is the observer's: use `mse` below 4 bits.
+    If the outputs of the network get worse, all changes are undone. To measure that, the model is calibrated on a few
+    samples: calibrate it afterwards. Clipping is left to the observer: use `mse` below 4 bits.
     """
 
     def tried(inputs: Tensor, weights: Tensor) -> dict[str, Tensor]:  # noqa: ARG001

@@ -16,7 +16,7 @@ _LEAST = 1e-4
 
 
 def awq_scales(magnitudes: Tensor, strength: float) -> Tensor:
-    """The factor of each input channel, from its mean magnitude.
+    """The scale of each input channel, from its mean magnitude.
 
     >>> awq_scales(torch.tensor([16.0, 1.0]), 0.5).tolist()
     [2.0, 0.5]

@@ -1,10 +1,9 @@
-"""Bias correction: the mean error that quantizing leaves in each channel of a layer is taken out of its bias.
+"""Bias correction: subtracts the mean quantization error of each output channel from the bias.
 
-Empirical: layers are taken in order, each with the inputs that the quantized layers before it really give, so that
-what one layer is corrected by is not corrected again by the next. A layer that ends the branch of a residual block is
-corrected for the sum: what has become of the trunk is taken out with it. Otherwise the branch, brought back to its
-float mean, would no longer work against the drift of the trunk. Analytic: without data, from the statistics of the
-batch norm before a layer, where the model still has it (batch-norm strategies other than 0).
+Empirical: layers are corrected in order, with inputs from the quantized layers before, so that no error is corrected
+twice. The last layer of a residual branch is corrected for the error of the sum, which includes that of the trunk: a
+branch with its float mean would not counteract the drift of the trunk. Analytic: without data, from the statistics of
+the batch norm before a layer, if the model still has it (batch-norm strategies other than 0).
 """
 
 from __future__ import annotations
@@ -39,9 +38,10 @@ Method = Literal["empirical", "analytic"]
 
 @dataclass(frozen=True)
 class _Place:
-    """A bias, the nodes behind the last of which it is added, and the batch norm among them that it is of.
+    """A bias to correct; the nodes from its layer to where the error is measured; and the batch norm that the bias
+    belongs to, if any.
 
-    `quantizer` is that of the bias itself, where it has one of its own.
+    `quantizer` quantizes the bias, if it has a scale of its own.
     """
 
     bias: Tensor
@@ -51,7 +51,7 @@ class _Place:
 
 
 def bias_correction(prepared: PreparedModel, batches: Iterable[Any], *, method: Method = "empirical") -> Report:
-    """Correct the bias of every layer of a calibrated model; `analytic` uses the batches to judge only."""
+    """Correct the bias of every layer of a calibrated model; `analytic` uses the batches only to judge the result."""
     if method not in ("empirical", "analytic"):
         raise RecipeError(f"bias correction by {method!r}", "no such method", "use 'empirical' or 'analytic'")
     needs_calibration(prepared, "bias_correction")
@@ -90,14 +90,14 @@ def _correct(walk: Walk, layer: Layer, method: Method) -> Change | LeftAlone:
 
 @torch.no_grad()
 def _take_off(place: _Place, off: Tensor) -> None:
-    """Off the bias; its own grid, if it has one, is made to fit again."""
+    """Subtract `off` from the bias, and measure the bias's own scale again if it has one."""
     place.bias.sub_(off)
     if place.quantizer is not None:
         place.quantizer.initialize(measured(place.quantizer, [place.bias.detach()]))
 
 
 def _where(walk: Walk, layer: Layer) -> _Place | None:
-    """The bias of the layer, or that of the batch norm which is folded into it or stands behind it."""
+    """The bias of the layer, or of the batch norm folded into it or following it."""
     if layer.folded is not None:
         return None if layer.folded.bias is None else _Place(layer.folded.bias, (layer.node,), None, None)
     if layer.bias_parameter is not None:
@@ -113,7 +113,7 @@ def _where(walk: Walk, layer: Layer) -> _Place | None:
 
 
 def _with_sum(walk: Walk, layer: Layer, place: _Place) -> _Place:
-    """The place up to the sum that the layer's output goes into, if it goes there alone and no other layer between."""
+    """The place extended to the residual sum, if the layer's output goes only there, with no other layer in between."""
     node = place.nodes[-1]
     while len(node.users) == 1:
         node = next(iter(node.users))
@@ -132,7 +132,7 @@ def _with_sum(walk: Walk, layer: Layer, place: _Place) -> _Place:
 
 
 def _mean_error(walk: Walk, layer: Layer, place: _Place) -> Tensor:
-    """The mean error of each channel, over the data to learn from."""
+    """The mean error of each channel on the training share of the data."""
     total, count = torch.zeros(layer.channels, dtype=torch.float64), 0
     for wanted, got in pairs(walk, place.nodes, walk.train_calls()):
         rows = _by_channel(got - wanted, layer)
@@ -141,7 +141,7 @@ def _mean_error(walk: Walk, layer: Layer, place: _Place) -> Tensor:
 
 
 def _error(walk: Walk, place: _Place) -> float:
-    """The squared error on held-back data."""
+    """The mean squared error on held-back data."""
     deviation = Deviation()
     for wanted, got in pairs(walk, place.nodes, walk.judge_calls()):
         deviation.add(wanted, got)
@@ -168,7 +168,7 @@ def _expected_error(walk: Walk, layer: Layer, place: _Place) -> Tensor | None:
 
 
 def _input_mean(walk: Walk, layer: Layer) -> Tensor | None:
-    """The mean of each input channel, by the batch norm that the inputs come from, at most a ReLU ago."""
+    """The mean of each input channel according to the batch norm before the layer, with at most one ReLU in between."""
     node, clip = source_of(layer.node), None
     while node is not None:
         module: Any = called_module(node, walk.modules)

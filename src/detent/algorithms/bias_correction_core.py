@@ -1,7 +1,7 @@
-"""What quantizing a weight does to the mean of a layer's output, and what batch norms know about the inputs' means.
+"""The effect of weight quantization on the mean of a layer's output, and the input means that batch norms imply.
 
-Nagel et al., "Data-Free Quantization", ICCV 2019, section 4.2: the error of the output of a channel has a mean,
-E[w~ x] - E[w x] = (w~ - w) E[x], which a bias can take back.
+Nagel et al., "Data-Free Quantization", ICCV 2019, section 4.2: the output error of a channel has the mean E[w~ x] - E[w
+x] = (w~ - w) E[x], which can be subtracted from the bias.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["clipped_normal_mean", "expected_shift"]
 
 
 def clipped_normal_mean(mean: Tensor, deviation: Tensor, high: float = math.inf) -> Tensor:
-    """E[clip(x, 0, high)] of a normal x: what a ReLU (or ReLU6) behind a batch norm gives on average.
+    """E[clip(x, 0, high)] for normal x: the mean output of a ReLU (or ReLU6) after a batch norm.
 
     >>> clipped_normal_mean(torch.tensor([0.0, 9.0]), torch.tensor([1.0, 1e-6])).tolist()  # 1 / sqrt(2 pi), and 9
     [0.3989422..., 9.0]
@@ -38,7 +38,7 @@ def _mean_above(mean: Tensor, deviation: Tensor, floor: float) -> Tensor:
 
 
 def expected_shift(error: Tensor, input_mean: Tensor, *, groups: int = 1) -> Tensor:
-    """The mean error of each output channel for a weight (outputs, inputs of a group, ...) that is off by `error`.
+    """The mean error of each output channel if the weight (outputs, inputs of a group, ...) has the error `error`.
 
     >>> expected_shift(torch.tensor([[0.5, 0.0], [0.0, -1.0]]), torch.tensor([2.0, 3.0])).tolist()
     [1.0, -3.0]

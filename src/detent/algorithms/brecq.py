@@ -1,8 +1,8 @@
-"""BRECQ and QDrop: blocks reconstructed as a whole, the rounding of their weights and their activation scales together.
+"""BRECQ and QDrop: block-wise reconstruction that learns the rounding of weights together with activation scales.
 
-Li et al., "BRECQ", ICLR 2021; Wei et al., "QDrop", ICLR 2022. QDrop is BRECQ with quantization dropped at random: the
-share `drop` of a block's inputs is taken from the float model, and activations inside it are quantized with the
-probability of their own quantizer.
+Li et al., "BRECQ", ICLR 2021; Wei et al., "QDrop", ICLR 2022. QDrop is BRECQ with randomly dropped quantization: a
+share `drop` of a block's inputs comes from the float model, and activations inside the block are quantized with the
+probability of their quantizer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def brecq(
     warm_up: float = 0.2,
     seed: int = 0,
 ) -> Report:
-    """Reconstruct the blocks of a calibrated model, one after another, with the inputs that the quantized ones give."""
+    """Reconstruct the blocks of a calibrated model in order, with inputs from the quantized blocks before."""
     needs_quantizer(prepared, "brecq", AdaRound)
     options = Reconstruction(
         steps=steps, batch=batch, rate=rate, scale_rate=scale_rate, penalty=penalty, warm_up=warm_up, seed=seed
@@ -57,7 +57,7 @@ def qdrop(
     warm_up: float = 0.2,
     seed: int = 0,
 ) -> Report:
-    """Reconstruct the blocks of a calibrated model with quantization dropped at random."""
+    """Reconstruct the blocks of a calibrated model with randomly dropped quantization."""
     needs_quantizer(prepared, "qdrop", AdaRound)
     options = Reconstruction(
         steps=steps,
@@ -75,7 +75,7 @@ def qdrop(
 def block_by_block(
     prepared: PreparedModel, batches: Iterable[Any], algorithm: str, options: Reconstruction, choose: Choice
 ) -> Report:
-    """Every block of every graph, in order; the report of it, recorded with the model."""
+    """Reconstruct every block of every graph in order; return the report, which is also recorded in the model."""
 
     def blocks(walk: Walk) -> Iterator[Change | LeftAlone]:
         layers = layers_of(walk.region, walk.path, walk.mode)

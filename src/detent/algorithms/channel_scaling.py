@@ -1,9 +1,8 @@
-"""Factors of channels, moved from the inputs of linear layers into their weights: y = (x / s) (W s)'.
+"""Per-channel scales moved from the inputs of linear layers into their weights: y = (x / s) (W s)'.
 
-The inverse is folded into the norm or the linear layer that gives the inputs. Of the factors that an algorithm
-tries, each place takes those with the least error of the outputs of its linear layers, quantized as they will be; where
-none helps on held-back data, nothing is changed, and nothing at all where the outputs of the network would be farther
-from the float ones.
+The inverse is folded into the norm or linear layer that produces the inputs. Of the scales that an algorithm tries,
+each place gets those with the least output error of its quantized linear layers. If none helps on held-back data, the
+place is left as it is; if the outputs of the network get worse, all changes are undone.
 """
 
 from __future__ import annotations
@@ -15,17 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from detent.algorithms.common.batches import as_list, few, held_back, outputs_of
+from detent.algorithms.common.batches import as_list, held_back
 from detent.algorithms.common.errors_core import Deviation
-from detent.algorithms.common.floating import as_float, evaluating, refuse_changed
+from detent.algorithms.common.floating import evaluating, refuse_changed
 from detent.algorithms.common.layers import Layer, layers_of, modules_of, regions_of, source_of
 from detent.algorithms.common.measuring import measured, put_on_grid
 from detent.algorithms.common.passing import giver_of, is_passed, users_of
 from detent.algorithms.common.recording import record_values
 from detent.algorithms.common.report import Change, Report, better, record
-from detent.algorithms.common.snapshot import Snapshot
-from detent.algorithms.common.trial import TRIAL_ROWS, calibrate, output_error
-from detent.algorithms.common.whole import verdict
+from detent.algorithms.common.trial import Trial
 from detent.algorithms.equalization_core import ranges_of_inputs
 from detent.graph import PreparedModel, Region, kind_of
 from detent.numerics import QParams
@@ -38,7 +35,7 @@ _MOST_ROWS = 4096  # of inputs a place is searched on
 
 @dataclass(frozen=True)
 class _Place:
-    """What gives the inputs of some linear layers and of nothing else."""
+    """The producer of the inputs of some linear layers, which nothing else reads."""
 
     name: str
     source: fx.Node
@@ -54,20 +51,18 @@ Tried = Callable[[Tensor, Tensor], dict[str, Tensor]]
 def scale_channels(
     prepared: PreparedModel, batches: Iterable[Any], algorithm: str, tried: Tried, *, through_products: bool = False
 ) -> Report:
-    """Scale the inputs of linear layers wherever something before them takes the inverse; the report of it, recorded.
+    """Scale the inputs of linear layers wherever the operation before can absorb the inverse; return the recorded
+    report.
 
-    With `through_products`, a linear layer whose output is multiplied by something else (a gated unit) takes it too.
+    With `through_products`, a linear layer whose output is multiplied by something else (a gated unit) can absorb it
+    too.
     """
     refuse_changed(prepared, algorithm)
     train, judge = held_back(as_list(batches))
-    trial, held = few(train, TRIAL_ROWS), few(judge, TRIAL_ROWS)
     changes: list[Change] = []
     skipped: dict[str, str] = {}
     with evaluating(prepared):
-        kept = Snapshot.of(prepared)
-        with as_float(prepared):
-            wanted = outputs_of(prepared, held)
-        before = output_error(prepared, trial, held, wanted)
+        trial = Trial(prepared, train, judge)
         for path, region in regions_of(prepared).items():
             for mode in region.graphs:
                 places, left = _places(region, path, mode, through_products)
@@ -76,11 +71,7 @@ def scale_channels(
                     change = _scale(prepared, region, mode, place, train, judge, tried)
                     if change is not None:
                         changes.append(change)
-        after = output_error(prepared, trial, held, wanted)
-        judged, outputs = verdict(changes, before, after)
-        if not outputs.kept:
-            kept.restore()
-            calibrate(prepared, trial)
+        judged, outputs = trial.judged(changes)
     report = Report(algorithm=algorithm, metric="squared error", changes=judged, skipped=skipped, outputs=outputs)
     return record(prepared, report)
 
@@ -115,7 +106,7 @@ def _places(region: Region, path: str, mode: str, through_products: bool) -> tup
 
 
 def _factor(source: fx.Node, layers: dict[fx.Node, Layer], modules: dict[str, nn.Module]) -> Layer | None:
-    """A linear layer that a product takes whole, and that nothing else takes."""
+    """A linear layer that is a factor of a product and has no other reader."""
     kind = kind_of(source, modules)
     if kind is None or kind.name != "mul":
         return None
@@ -181,7 +172,7 @@ def _scale(
 
 
 def _rows(values: Sequence[Tensor]) -> Tensor | None:
-    """The inputs as a matrix of at most so many rows, taken evenly."""
+    """The inputs as a matrix of at most `_MOST_ROWS` rows, sampled evenly."""
     if not values:
         return None
     rows = torch.cat([value.detach().reshape(-1, value.shape[-1]) for value in values])
@@ -189,7 +180,7 @@ def _rows(values: Sequence[Tensor]) -> Tensor | None:
 
 
 def _error(place: _Place, scale: Tensor, learn: Tensor, held: Tensor) -> float:
-    """The error of the linear layers' outputs on `held`, with scales measured on `learn`."""
+    """The output error of the linear layers on `held`, with scales measured on `learn`."""
     deviation = Deviation()
     x = held / scale
     if place.quantizer is not None:

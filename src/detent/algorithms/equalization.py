@@ -1,8 +1,8 @@
-"""Equalization of the layers of a prepared model, before it is calibrated; with high biases absorbed.
+"""Cross-layer equalization of a prepared model before calibration, with high biases absorbed.
 
-Where a whole weight has one scale, channels of very different size lose most of their accuracy: the 8-bit
-MobileNetV2 of the paper falls from 70.9 to 0.1 percent. Nothing is trained and the float network stays the same, but
-for the ceilings of ReLU6, which have to go, as in the paper, and for the rare inputs below an absorbed bias.
+With one scale per weight, channels of very different magnitude lose most of their accuracy: the 8-bit MobileNetV2 of
+the paper falls from 70.9 to 0.1 percent. Nothing is trained and the float network stays the same, except for the
+ceilings of ReLU6, which are dropped as in the paper, and for the rare inputs below an absorbed bias.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["equalize"]
 
 @dataclass(frozen=True)
 class _Variant:
-    """One way to do it; the best on held-back data is kept."""
+    """One variant of the algorithm; the best on held-back data is kept."""
 
     absorb: bool = False
     ceilings: bool = False  # also through ReLU6, which lose their ceilings
@@ -57,10 +57,10 @@ class _Variant:
 def equalize(
     prepared: PreparedModel, batches: Iterable[Any], *, rounds: int = 20, absorb: bool = True, relu6: bool = True
 ) -> Report:
-    """Equalize every chain of layers; measure what it does to the quantized outputs; keep it if they come nearer.
+    """Equalize every pair of consecutive layers, and keep the result if it improves the quantized outputs.
 
-    `relu6`: also through ReLU6, whose ceiling is then dropped. `absorb`: move biases that keep a ReLU open to the next
-    layer. The ways to do it are compared on a few hundred samples; the best is then done with all batches that were not
+    `relu6`: also across ReLU6, whose ceiling is then dropped. `absorb`: move biases that keep a ReLU open into the next
+    layer. The variants are compared on a few hundred samples; the best one is applied using all batches that are not
     held back, and the model is calibrated on them.
     """
     refuse_changed(prepared, "equalize")
@@ -97,7 +97,7 @@ def equalize(
 
 
 def _choices(pairs: Sequence[Pair], *, absorb: bool, relu6: bool) -> list[Callable[[_Variant], _Variant]]:
-    """What is decided one after the other, each on top of the best so far."""
+    """The choices made one after another, each on top of the best variant so far."""
     found: list[Callable[[_Variant], _Variant]] = []
     if relu6 and any(pair.ceilings for pair in pairs):
         found.append(lambda best: replace(best, ceilings=True))
@@ -120,7 +120,7 @@ def _best(
     judge: Sequence[Any],
     wanted: Sequence[Sequence[Tensor]],
 ) -> tuple[_Variant | None, float]:
-    """The variant with the least error, each choice made on top of the last; the model is left as it was."""
+    """The variant with the least error, found choice by choice; the model is left unchanged."""
     best, least = None, math.inf
     for choose in (lambda plain: plain, *choices):
         variant = choose(best or _Variant())
@@ -154,7 +154,8 @@ def _apply(
 
 
 def _equalize(pair: Pair, largest: dict[str, Tensor]) -> float:
-    """One step for one pair; how far the scales were from 1. `largest` are activations, and follow the scales."""
+    """One step for one pair; returns how far the scales were from 1. `largest` holds ranges of activations, which are
+    scaled as well."""
     first, second = pair.first, pair.second
     outputs = ranges_of_outputs(first.weight, transposed=first.kind == "conv_transpose", groups=_groups(first))
     if first.name in largest:
@@ -172,7 +173,7 @@ def _equalize(pair: Pair, largest: dict[str, Tensor]) -> float:
 
 
 def divide_outputs(layer: Layer, scale: Tensor) -> None:
-    """Divide what a layer gives, channel by channel; through its batch norm where one is folded into it."""
+    """Divide the output channels of a layer by `scale`, in its folded batch norm if it has one."""
     if layer.folded is not None:
         for parameter in (layer.folded.weight, layer.folded.bias):
             if parameter is not None:
@@ -190,7 +191,7 @@ def divide_outputs(layer: Layer, scale: Tensor) -> None:
 
 
 def _absorb(prepared: PreparedModel, pairs: Sequence[Pair], train: Sequence[Any]) -> None:
-    """Take off each ReLU what holds it open, and give it to the next layer's bias."""
+    """Subtract what keeps each ReLU open, and move it to the bias of the next layer."""
     able = [pair for pair in pairs if _can_absorb(pair)]
     for pair, (mean, deviation) in zip(able, _outputs(prepared, [pair.first for pair in able], train), strict=True):
         off = absorbable(mean, deviation)
@@ -202,7 +203,7 @@ def _absorb(prepared: PreparedModel, pairs: Sequence[Pair], train: Sequence[Any]
 
 
 def _can_absorb(pair: Pair) -> bool:
-    """Only through plain ReLUs, and into layers that pad nothing: what is padded has nothing to be taken off."""
+    """Only through plain ReLUs and into layers without padding: padding would not have the offset."""
     plain = set(pair.kinds) <= {"relu", "relu6", "quantizer", *PASSING} and {"relu", "relu6"} & set(pair.kinds)
     op = pair.second.op
     padded = pair.second.kind != "linear" and (pair.second.kind != "conv" or any(_numbers(op.padding)))
@@ -221,7 +222,7 @@ def _bias(layer: Layer) -> Tensor | None:
 
 
 def _outputs(prepared: PreparedModel, layers: Sequence[Layer], train: Sequence[Any]) -> list[tuple[Tensor, Tensor]]:
-    """Mean and deviation of what each layer gives in float, channel by channel."""
+    """Mean and standard deviation of each output channel of each layer in float."""
     sums: list[list[Any]] = [[0, 0.0, 0.0] for _ in layers]
 
     def see(index: int, rows: Tensor) -> None:
@@ -239,7 +240,7 @@ def _outputs(prepared: PreparedModel, layers: Sequence[Layer], train: Sequence[A
 
 
 def _largest(prepared: PreparedModel, pairs: Sequence[Pair], train: Sequence[Any]) -> dict[str, Tensor]:
-    """The largest value of each channel between two layers, behind the ReLU if there is one."""
+    """The largest magnitude of each channel between two layers, after the ReLU if there is one."""
     found: dict[str, Tensor] = {}
     layers = [pair.first for pair in pairs]
     cut = [bool({"relu", "relu6"} & set(pair.kinds)) for pair in pairs]
@@ -255,7 +256,7 @@ def _largest(prepared: PreparedModel, pairs: Sequence[Pair], train: Sequence[Any
 def _watch(
     prepared: PreparedModel, layers: Sequence[Layer], train: Sequence[Any], see: Callable[[int, Tensor], None]
 ) -> None:
-    """Run the float model and show what each layer gives, as (channels, places)."""
+    """Run the float model and call `show` with the output of each layer as (channels, places)."""
 
     def hook(index: int, layer: Layer) -> Callable[..., None]:
         def look(_: nn.Module, __: Any, output: Tensor) -> None:

@@ -49,7 +49,8 @@ def ranges_of_inputs(weight: Tensor, *, transposed: bool = False, groups: int = 
 
 
 def equalizing(first: Tensor, second: Tensor) -> Tensor:
-    """Factors to divide the first layer's outputs by and to multiply the second's inputs by; 1 for dead channels.
+    """The scales that the first layer's outputs are divided by and the second's inputs multiplied by; 1 for dead
+    channels.
 
     >>> equalizing(torch.tensor([4.0, 1.0, 0.0]), torch.tensor([1.0, 4.0, 2.0])).tolist()
     [2.0, 0.5, 1.0]
@@ -60,7 +61,7 @@ def equalizing(first: Tensor, second: Tensor) -> Tensor:
 
 
 def joint_ranges(weights: Tensor, activations: Tensor) -> Tensor:
-    """Ranges that make both more equal: geometric means of the two, each relative to its own mean.
+    """The geometric mean of two sets of ranges, each relative to its own mean.
 
     >>> joint_ranges(torch.tensor([1.0, 4.0]), torch.tensor([4.0, 1.0])).tolist()
     [2.0, 2.0]
@@ -82,7 +83,7 @@ def scale_inputs(weight: Tensor, scale: Tensor, *, transposed: bool = False, gro
 
 
 def absorbable(mean: Tensor, deviation: Tensor) -> Tensor:
-    """What can be taken off the inputs of a ReLU so that (almost) none of them becomes negative: mean - 3 sigma.
+    """The offset that can be subtracted from the inputs of a ReLU while (almost) none becomes negative: mean - 3 sigma.
 
     >>> absorbable(torch.tensor([5.0, 1.0]), torch.tensor([1.0, 1.0])).tolist()
     [2.0, 0.0]
@@ -91,7 +92,7 @@ def absorbable(mean: Tensor, deviation: Tensor) -> Tensor:
 
 
 def absorbed_shift(weight: Tensor, off: Tensor, *, groups: int = 1) -> Tensor:
-    """What a layer without padding loses at each output if `off` is taken off each of its inputs: W off.
+    """The decrease of each output of a layer without padding if `off` is subtracted from each of its inputs: W off.
 
     >>> absorbed_shift(torch.tensor([[1.0, -3.0], [2.0, 0.5]]), torch.tensor([1.0, 2.0])).tolist()
     [-5.0, 3.0]

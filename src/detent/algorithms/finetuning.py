@@ -1,7 +1,7 @@
-"""Finetuning of blocks without labels: weights, biases and scales together (AdaQuant), or scales alone.
+"""Label-free finetuning of blocks: weights, biases and scales together (AdaQuant), or scales alone.
 
-Hubara et al., "Accurate Post Training Quantization With Small Calibration Sets", ICML 2021; the scales are learned by
-the gradient of their own quantizer (`lsq`, `lsq_plus`, `tqt`, `qdrop`).
+Hubara et al., "Accurate Post Training Quantization With Small Calibration Sets", ICML 2021. Scales are learned with the
+gradient of their own quantizer (`lsq`, `lsq_plus`, `tqt`, `qdrop`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def finetune_weights(
     scale_rate: float = 1e-3,
     seed: int = 0,
 ) -> Report:
-    """Learn weights and biases, and the scales that can be learned, block by block."""
+    """Learn weights, biases and learnable scales, block by block."""
     needs_calibration(prepared, "finetune_weights")
     options = Reconstruction(steps=steps, batch=batch, weight_rate=weight_rate, scale_rate=scale_rate, seed=seed)
     return block_by_block(prepared, batches, "finetune_weights", options, _weights_and_scales)
@@ -51,7 +51,7 @@ def finetune_scales(
     scale_rate: float = 1e-3,
     seed: int = 0,
 ) -> Report:
-    """Learn the scales of weights and activations, block by block; refused if no quantizer has one to learn."""
+    """Learn the scales of weights and activations, block by block; refused if no quantizer has a learnable scale."""
     needs_calibration(prepared, "finetune_scales")
     if not any(_learnable(quantizer) for quantizer in quantizers_of(prepared)):
         raise SchemeError(
@@ -64,7 +64,7 @@ def finetune_scales(
 
 
 def _learnable(quantizer: Quantizer) -> list[nn.Parameter]:
-    """What a quantizer learns about its range. Which weights are rounded up is no matter of that."""
+    """The learnable parameters of a quantizer's range, which does not include rounding."""
     return [] if isinstance(quantizer, AdaRound) else list(quantizer.parameters(recurse=False))
 
 

@@ -39,7 +39,7 @@ def gptq(
     damping: float = 0.01,
     convs: bool = True,
 ) -> Report:
-    """Quantize the weights of every layer that has second moments; `convs` False leaves convolutions alone."""
+    """Quantize the weights of every layer that has second moments; `convs=False` skips convolutions."""
     needs_calibration(prepared, "gptq")
     untie_weights(prepared)
     improve = gptq_layers(act_order=act_order, damping=damping, convs=convs)
@@ -49,7 +49,7 @@ def gptq(
 def gptq_layers(
     *, act_order: bool = True, damping: float = 0.01, convs: bool = True
 ) -> Callable[[Walk], Iterator[Outcome]]:
-    """What `gptq` does to one graph."""
+    """`gptq` for the layers of one graph."""
     grams = Grams()
 
     def quantize(walk: Walk, layer: Layer) -> Change:
@@ -59,7 +59,7 @@ def gptq_layers(
 
 
 def cannot_write_codes(layer: Layer, *, convs: bool = True) -> str | None:
-    """Why the weight of a layer cannot be replaced by one on its grid, chosen by second moments."""
+    """Why the weight of a layer cannot be replaced by values on its grid; None if it can."""
     if layer.quantizer is None:
         return "its weight is float"
     if not isinstance(layer.quantizer, _LEAVE_GRID_POINTS) or not layer.quantizer.scheme.grid.is_uniform:
@@ -97,8 +97,8 @@ def _quantize(walk: Walk, layer: Layer, grams: Grams, *, act_order: bool, dampin
 def weight_by_moments(
     quantizer: Quantizer, weight: Tensor, gram: Tensor, *, act_order: bool = True, damping: float = 0.01
 ) -> Tensor:
-    """`weight` on the grid of its quantizer, pairs within their limit, for inputs with the second moments `gram`
-    (groups, inputs of one output, inputs of one output)."""
+    """`weight` on the grid of its quantizer, with pairs within their limit, chosen for inputs with the second moments
+    `gram` (groups, inputs of one output, inputs of one output)."""
     rows = weight.reshape(len(gram), -1, gram.shape[-1])
     found = torch.empty_like(rows)
     grids = _on_grid(quantizer, weight, rows.shape)
@@ -110,8 +110,8 @@ def weight_by_moments(
 def _on_grid(
     quantizer: Quantizer, weight: Tensor, shape: torch.Size
 ) -> Callable[[int], Callable[[Tensor, int], Tensor]]:
-    """Rounding to nearest on the grid of each element, with its scale and zero point laid out element by element. Codes
-    stay within what those of their pairs leave that were rounded before."""
+    """Rounding to nearest on the grid of each element, with scale and zero point expanded to elements. Codes stay
+    within the limit that the codes already chosen in their pair leave."""
     scheme: Scheme = quantizer.scheme
     qparams = quantizer.qparams()
 

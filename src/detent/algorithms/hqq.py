@@ -1,4 +1,4 @@
-"""HQQ on a calibrated model: scales and zero points of weights fitted to the weights alone."""
+"""HQQ on a calibrated model: fits the scales and zero points of weights, without data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from detent.quantizers import Fixed
 
 __all__ = ["hqq"]
 
-_SCALES = ("float", "float16")  # of which each can be chosen without its neighbors
+_SCALES = ("float", "float16", "bfloat16")  # of which each can be chosen without its neighbors
 
 
 @progress("hqq")
@@ -30,7 +30,7 @@ def hqq(
     norm: float = 0.7,
     steps: int = 20,
 ) -> Report:
-    """Fit the qparams of every weight that `fixed` quantizes on integers. The batches are not looked at."""
+    """Fit the qparams of every integer weight with a `fixed` quantizer. The batches are not used."""
     needs_calibration(prepared, "hqq")
     changes: list[Change] = []
     skipped: dict[str, str] = {}

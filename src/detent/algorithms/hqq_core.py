@@ -20,7 +20,7 @@ _GROWTH = 1.01
 
 
 def shrink(error: Tensor, norm: float, strength: float) -> Tensor:
-    """The error without what the norm forgives.
+    """The error minus the part that the norm tolerates.
 
     >>> shrink(torch.tensor([0.0, 0.1, -4.0]), 0.5, 2.0).tolist()
     [0.0, 0.0, -3.75]

@@ -35,7 +35,7 @@ FLOAT_BITS = 32  # a weight of so many bits is not quantized
 
 @dataclass(frozen=True, kw_only=True)
 class Sensitivity:
-    """The noise over signal at the outputs with one layer's weight at each width, and what the widths are priced at.
+    """The noise over signal at the outputs with one layer's weight at each width, and the cost of each width.
 
     `size` is in bytes; `bit_operations` are multiplications times the bits of both factors, for one sample.
     """
@@ -64,7 +64,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, kw_only=True)
 class BitChoice:
-    """A width for each layer. `rules` are those of a recipe, to be laid over one that leaves the bits open."""
+    """A width for each layer. `rules` are rules of a recipe that leaves the bits open."""
 
     bits: Mapping[str, int]
     cost: float
@@ -81,7 +81,7 @@ class BitChoice:
 
 
 def sensitivity(prepared: PreparedModel, batches: Iterable[Any], *, bits: Sequence[int] = (2, 4, 8)) -> Sensitivity:
-    """Measure, for each quantized layer, what its weight costs at each width; 32 bits are float, and cost nothing.
+    """Measure the noise that each quantized layer's weight causes at each width; 32 bits are float and cause none.
 
     A few dozen samples are enough.
     """
@@ -106,9 +106,9 @@ def sensitivity(prepared: PreparedModel, batches: Iterable[Any], *, bits: Sequen
 def choose_precision(
     found: Sensitivity, budget: float, *, of: Budget | Mapping[str, Mapping[int, float]] = "size"
 ) -> BitChoice:
-    """The widths with the least noise within a budget of bytes, of bit operations, or of prices you measured yourself.
+    """The widths with the least noise within a budget of bytes, of bit operations, or of a cost of your own.
 
-    Prices of your own, say milliseconds on the device, are a number for each layer and width.
+    A cost of your own, such as milliseconds on the device, is a number for each layer and width.
     """
     prices = _prices(found, of)
     chosen = cheapest(found.cost, prices, budget)
@@ -132,9 +132,10 @@ def smallest_precision(
     of: Budget | Mapping[str, Mapping[int, float]] = "size",
     trials: int = 8,
 ) -> BitChoice:
-    """The cheapest widths that are accurate, by bisection over the budget of `choose_precision`.
+    """The cheapest widths that are accurate enough, by bisection over the budget of `choose_precision`.
 
-    `is_accurate` prepares, calibrates and measures a choice. It is asked at most `trials` times, first of the widest.
+    `is_accurate` prepares, calibrates and measures a choice. It is called at most `trials` times, first with the
+    widest.
     """
     prices = _prices(found, of)
     low = sum(min(row.values()) for row in prices.values())
@@ -178,7 +179,7 @@ def _is_integer(layer: Layer) -> bool:
 def _noise(
     prepared: PreparedModel, layer: Layer, width: int, data: Sequence[Any], wanted: Sequence[Sequence[Tensor]]
 ) -> float:
-    """The noise at the outputs with the weight of one layer at `width`, and all else float."""
+    """The noise at the outputs with the weight of one layer at `width` and everything else float."""
     if width >= FLOAT_BITS:
         return 0.0
     quantizer = layer.quantizer
@@ -204,7 +205,7 @@ def _at(scheme: Scheme, width: int) -> Scheme:
 
 
 def _products(layer: Layer) -> float:
-    """Multiplications for one sample, by the shapes that capturing saw."""
+    """Multiplications for one sample, by the shapes recorded while capturing."""
     shape: Sequence[int] = layer.node.meta.get("shape", ())
     if layer.kind == "conv_transpose":
         source = source_of(layer.node)

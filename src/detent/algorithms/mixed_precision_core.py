@@ -1,4 +1,4 @@
-"""Which bit width each layer gets, so that the sum of what they cost is least and the price is within a budget."""
+"""Chooses the bit width of each layer with the least total noise within a budget."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _STEPS = 4096  # the budget in so many parts; prices are rounded up to whole one
 def cheapest(
     costs: Mapping[str, Mapping[int, float]], prices: Mapping[str, Mapping[int, float]], budget: float
 ) -> dict[str, int] | None:
-    """The choice of one option for each name with the least sum of costs and a sum of prices within `budget`.
+    """One option per name, with the least sum of costs among those whose prices sum up to at most `budget`.
 
-    None if even the cheapest options exceed it. Exact up to the rounding of prices to 1/4096 of the budget.
+    None if even the cheapest options exceed it. Exact up to rounding prices to 1/4096 of the budget.
 
     >>> costs = {"a": {4: 9.0, 8: 1.0}, "b": {4: 2.0, 8: 1.0}}
     >>> prices = {"a": {4: 4.0, 8: 8.0}, "b": {4: 4.0, 8: 8.0}}

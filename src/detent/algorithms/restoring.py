@@ -1,4 +1,4 @@
-"""Which operations a quantized model would gain most from, if they ran in float."""
+"""Ranks the operations of a quantized model by how much running them in float would gain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROWS = 16  # samples that judge
 
 @dataclass(frozen=True)
 class RestoredOp:
-    """An operation of a kind; `gain` is the part of the noise at the outputs that is gone if it and its inputs are
+    """An operation and its kind; `gain` is the share of the output noise that disappears if it and its inputs are
     float."""
 
     op: str
@@ -35,7 +35,7 @@ class RestoredOp:
 
 
 def rank_restored(prepared: PreparedModel, batches: Iterable[Any]) -> list[RestoredOp]:
-    """Every quantized operation, the one that would gain most first, by simulation on a few samples."""
+    """Every quantized operation, highest gain first, simulated on a few samples."""
     needs_calibration(prepared, "rank_restored")
     data = few(as_list(batches), _ROWS)
     parts = _parts_by_op(prepared)
@@ -51,9 +51,9 @@ def rank_restored(prepared: PreparedModel, batches: Iterable[Any]) -> list[Resto
 
 
 def noise_of_weights(prepared: PreparedModel, batches: Iterable[Any]) -> float:
-    """The part of the noise at the outputs that weights alone make, the rest being that of activations alone.
+    """The share of the output noise that weights alone cause; the rest is that of activations alone.
 
-    It is 1/2 where there is none to be had: no output is of real numbers, or their shapes depend on the numbers.
+    1/2 if it cannot be measured: no output is floating point, or the output shapes depend on the values.
     """
     needs_calibration(prepared, "noise_of_weights")
     data = few(as_list(batches), _ROWS)
@@ -72,9 +72,9 @@ def noise_of_weights(prepared: PreparedModel, batches: Iterable[Any]) -> float:
 
 @contextmanager
 def restoring(prepared: PreparedModel, ops: Iterable[RestoredOp]) -> Iterator[None]:
-    """Inside the block these operations and what they read are float.
+    """Inside the block, these operations and their inputs are float.
 
-    Biases that follow from other scales are float everywhere: they are exact to a fraction of a step.
+    Biases with derived scales are float everywhere: they are exact to a fraction of a step.
     """
     parts = _parts_by_op(prepared)
     with evaluating(prepared), _without(prepared, [parts[one.op, one.kind] for one in ops]):
@@ -82,8 +82,8 @@ def restoring(prepared: PreparedModel, ops: Iterable[RestoredOp]) -> Iterator[No
 
 
 class _Parts(NamedTuple):
-    """What makes an operation other than the float one: quantizers of what it reads and holds, and its parameters,
-    which algorithms change. A quantizer that several share counts for each."""
+    """What makes an operation differ from the float one: the quantizers of its inputs and parameters, and its
+    parameters, which algorithms change. A shared quantizer counts for each operation that shares it."""
 
     quantizers: set[Quantizer]
     parameters: set[Tensor]

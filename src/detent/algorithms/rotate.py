@@ -1,31 +1,30 @@
-"""Rotations folded into the weights of a prepared model, before it is calibrated: its residual stream has no outliers.
+"""Rotations folded into the weights of a prepared model before calibration, which remove outliers from its residual
+stream.
 
-A stream is what RMS norms read, and what embeddings and linear layers are added to. It is turned where every norm that
-reads it gives its output to linear layers alone, and nothing else sees it; where something does, nothing is changed.
-The values of attention are turned too, each head by itself, where nothing but moves stands between the layer that gives
-them, the product with the scores, and the layer behind.
+A residual stream consists of the tensors that RMS norms read and that embeddings and linear layers are added to. It is
+rotated if every norm that reads it feeds only linear layers and nothing else reads it; otherwise it is left unchanged.
+The values of attention are rotated too, each head by itself, if there is only data movement between the layer that
+produces them, the product with the scores, and the layer after it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from detent.algorithms.common.batches import as_list, few, held_back, outputs_of
+from detent.algorithms.common.batches import as_list, held_back, outputs_of
 from detent.algorithms.common.errors_core import Deviation
 from detent.algorithms.common.floating import as_float, evaluating, refuse_changed
 from detent.algorithms.common.layers import Layer, layers_of, modules_of, op_name, regions_of, stored_parameter
 from detent.algorithms.common.passing import behind, giver_of, users_of
-from detent.algorithms.common.report import Change, Report, record
-from detent.algorithms.common.snapshot import Snapshot
-from detent.algorithms.common.trial import TRIAL_ROWS, calibrate, output_error
-from detent.algorithms.common.whole import verdict
+from detent.algorithms.common.report import Report, record
+from detent.algorithms.common.trial import Trial
 from detent.algorithms.rotate_core import read_turned, rotation, write_turned
 from detent.graph import PreparedModel, Region, kind_of
 from detent.progress import progress
@@ -38,7 +37,7 @@ _ROUNDING = 1e-8  # noise over signal; turned the wrong way it is near 1
 
 @dataclass
 class _Stream:
-    """The values of a residual stream, and all that writes into it or reads it."""
+    """The tensors of a residual stream, and everything that writes to it or reads it."""
 
     values: set[fx.Node] = field(default_factory=set)
     tables: list[Any] = field(default_factory=list)
@@ -51,46 +50,35 @@ class _Stream:
 
 
 class _NotTurnedError(Exception):
-    """Why a stream cannot be turned."""
+    """Why a stream cannot be rotated."""
 
 
 @progress("rotate")
 def rotate(prepared: PreparedModel, batches: Iterable[Any], *, seed: int = 0) -> Report:
-    """Turn each residual stream, and the values of each head, by Hadamard matrices with random signs, folded into the
+    """Rotate each residual stream, and the values of each head, by Hadamard matrices with random signs folded into the
     weights.
 
-    All of it is undone if the outputs of the network get worse. The model is calibrated on a few samples for that:
-    calibrate it afterwards.
+    If the outputs of the network get worse, all changes are undone. To measure that, the model is calibrated on a few
+    samples: calibrate it afterwards.
     """
     refuse_changed(prepared, "rotate")
     train, judge = held_back(as_list(batches))
-    trial, held = few(train, TRIAL_ROWS), few(judge, TRIAL_ROWS)
     skipped: dict[str, str] = {}
     turned: list[str] = []
     with evaluating(prepared):
-        kept = Snapshot.of(prepared)
-        with as_float(prepared):
-            wanted = outputs_of(prepared, held)
-        before = output_error(prepared, trial, held, wanted)
+        trial = Trial(prepared, train, judge)
         shared = Counter(id(one) for _, one in prepared.named_parameters(remove_duplicate=False))
         for path, region in regions_of(prepared).items():
             # The graphs of several modes share their weights: what is turned for one would be wrong in the other.
             if len(region.graphs) == 1:
                 _turn_region(region, path, seed, shared, turned, skipped)
                 with as_float(prepared):
-                    same = partial(_is_same, prepared, held, wanted)
+                    same = partial(_is_same, prepared, trial.judge, trial.wanted)
                     _turn_heads(region, path, seed, shared, same, turned, skipped)
             else:
                 skipped[path or "the model"] = "it has several forward modes"
-        after = output_error(prepared, trial, held, wanted)
-        _, outputs = verdict([], before, after)
-        if not outputs.kept:
-            kept.restore()
-            calibrate(prepared, trial)
-    changes = tuple(
-        Change(place=place, before=before, after=after, kept=outputs.kept, note="noise of the outputs")
-        for place in turned
-    )
+        _, outputs = trial.judged([])
+    changes = tuple(replace(outputs, place=place, note="noise of the outputs") for place in turned)
     report = Report(algorithm="rotate", metric="noise over signal", changes=changes, skipped=skipped, outputs=outputs)
     return record(prepared, report)
 
@@ -119,7 +107,8 @@ def _turn_region(
 def _stream_of(
     norm: fx.Node, modules: dict[str, nn.Module], layers: dict[fx.Node, Layer], seen: set[fx.Node]
 ) -> _Stream:
-    """All that is connected with what a norm reads. Norms that are found are `seen`, whatever comes of it."""
+    """The residual stream that a norm reads. Adds the norms that it finds to `seen`, even if the stream cannot be
+    rotated."""
     stream, waiting = _Stream(), [giver_of(norm, modules)]
     seen.add(norm)
     reason: str | None = None
@@ -154,7 +143,7 @@ def _stream_of(
 
 
 def _read(stream: _Stream, norm: fx.Node, modules: dict[str, nn.Module], layers: dict[fx.Node, Layer]) -> str | None:
-    """Take in a norm and the layers behind it; or why that cannot be."""
+    """Add a norm and the layers after it to the stream; return the reason if that is not possible."""
     module: Any = modules.get(str(norm.target)) if norm.op == "call_module" else None
     if getattr(module, "weight", None) is None or module.weight.ndim != 1:
         return f"{norm.name} has no gains that layers could take in"
@@ -224,7 +213,7 @@ def _turn_heads(
 
 
 def _values_of(after: Layer, modules: dict[str, nn.Module], layers: dict[fx.Node, Layer]) -> tuple[Layer, int] | None:
-    """The layer that gives the values of the attention that `after` reads, and the size of a head."""
+    """The layer that computes the attention values that `after` reads, and the size of a head."""
     product = _before_moves(giver_of(after.node, modules), modules)
     if product is None or _kind(product, modules) != "matmul" or len(product.args) != 2:
         return None
@@ -241,9 +230,9 @@ def _values_of(after: Layer, modules: dict[str, nn.Module], layers: dict[fx.Node
 
 
 def _before_moves(node: fx.Node | None, modules: dict[str, nn.Module]) -> fx.Node | None:
-    """What is moved, reshaped and repeated until it is `node`, if nothing else reads it on the way.
+    """The node whose value is `node` after data movement only, if no other node reads it on the way.
 
-    An operation without a kind may do more: the outputs will show it.
+    An operation without a kind may do more than move data; then the check of the outputs fails.
     """
     while node is not None and len(users_of(node, modules)) == 1:
         kind = _kind(node, modules)
@@ -269,7 +258,7 @@ def _turn_values(values: Layer, after: Layer, turn: Tensor) -> None:
 
 
 def _is_same(prepared: PreparedModel, batches: list[Any], wanted: list[list[Tensor]]) -> bool:
-    """Whether the float network computes what it did, but for roundings."""
+    """Whether the float network still computes the same up to rounding."""
     error = Deviation()
     for ours, theirs in zip(outputs_of(prepared, batches), wanted, strict=True):
         for got, want in zip(ours, theirs, strict=True):

@@ -23,8 +23,8 @@ __all__ = ["read_turned", "rotation", "write_turned"]
 
 
 def rotation(size: int, *, seed: int) -> Tensor:
-    """An orthogonal (size, size) matrix in float64: Hadamard's for the greatest power of two in `size`, times a random
-    orthogonal one of what is left."""
+    """A random orthogonal (size, size) matrix in float64: a Hadamard matrix for the largest power of two that divides
+    `size`, times a random orthogonal matrix for the rest."""
     random = torch.Generator().manual_seed(seed)
     power = size & -size
     hadamard = torch.ones(1, 1, dtype=torch.float64)
@@ -40,10 +40,10 @@ def rotation(size: int, *, seed: int) -> Tensor:
 
 
 def read_turned(weight: Tensor, gain: Tensor, turn: Tensor) -> Tensor:
-    """The weight (outputs, inputs) of a layer behind a norm, whose gains it takes in."""
+    """The rotated weight (outputs, inputs) of a layer after a norm, with the gains of the norm folded in."""
     return ((weight.double() * gain.double()) @ turn).to(weight.dtype)
 
 
 def write_turned(values: Tensor, turn: Tensor) -> Tensor:
-    """What is added to the stream, along the last axis: the rows of a table, a transposed weight, a bias."""
+    """Rotates the last axis of what is added to the stream: rows of an embedding, a transposed weight, a bias."""
     return (values.double() @ turn).to(values.dtype)

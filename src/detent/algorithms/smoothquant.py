@@ -1,8 +1,7 @@
-"""SmoothQuant on a prepared model, before it is calibrated: what is folded into the norm or layer before linear layers.
+"""SmoothQuant on a prepared model before calibration: scales are folded into the norm or layer before linear layers.
 
-The strength alpha is searched for each place by the error of the outputs of its linear layers, quantized as they will
-be; where no alpha helps on held-back data, nothing is changed, and nothing at all where the outputs of the network
-would be farther from the float ones.
+The strength alpha is chosen for each place by the output error of its quantized linear layers. If no alpha helps on
+held-back data, the place is left unchanged; if the outputs of the network get worse, all changes are undone.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _ALPHAS = tuple(step / 20 for step in range(1, 20))
 
 @progress("smoothquant")
 def smoothquant(prepared: PreparedModel, batches: Iterable[Any], *, alpha: float | None = None) -> Report:
-    """Smooth the inputs of linear layers; `alpha` is searched for each place unless given.
+    """Smooth the inputs of linear layers; `alpha` is chosen for each place unless given.
 
-    All of it is undone if the outputs of the network get worse. The model is calibrated on a few samples for that:
-    calibrate it afterward.
+    If the outputs of the network get worse, all changes are undone. To measure that, the model is calibrated on a few
+    samples: calibrate it afterwards.
     """
 
     def tried(inputs: Tensor, weights: Tensor) -> dict[str, Tensor]:

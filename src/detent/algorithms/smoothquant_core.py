@@ -16,7 +16,7 @@ _LEAST = 1e-5
 
 
 def smoothing(inputs: Tensor, weights: Tensor, alpha: float) -> Tensor:
-    """The factor that each input channel is divided by, from its largest input and largest weight; 1 if either is 0.
+    """The divisor of each input channel, from its largest input and largest weight; 1 if either is 0.
 
     >>> smoothing(torch.tensor([16.0, 1.0, 0.0]), torch.tensor([1.0, 1.0, 1.0]), 0.5).tolist()
     [4.0, 1.0, 1.0]

@@ -29,11 +29,11 @@ def split_channels(
     share: float = 0.05,
     between: Callable[[str, str], bool] | None = None,
 ) -> nn.Module:
-    """An equivalent float model, to be prepared instead of `model`, which is not changed.
+    """An equivalent float model to prepare instead of `model`, which is not changed.
 
-    Up to `share` of the channels between two layers are doubled, always those that the next weight is largest for.
-    `between` says by the names of the two layers whether theirs may be; all may without it. Batch norms are merged into
-    the layers before them.
+    Up to a share `share` of the channels between two layers is duplicated, always those with the largest weights in the
+    second layer. `between` decides by the names of the two layers; by default all pairs are included. Batch norms are
+    merged into the layers before them.
     """
     if not 0 < share <= 1:
         raise RecipeError(f"split_channels(share={share})", "it is a share of the channels", "choose 0 < share <= 1")
@@ -66,7 +66,7 @@ def _split(pair: Pair, region: Region, share: float) -> None:
 
 
 def _outliers(weight: Tensor, most: int) -> list[int]:
-    """Which input channels to double, one after another: the largest, as long as that makes the range smaller."""
+    """The input channels to duplicate: always the largest, as long as that reduces the range."""
     ranges = ranges_of_inputs(weight).tolist()
     halved: list[int] = []
     for _ in range(most):

@@ -1,4 +1,4 @@
-"""The algorithms that a recipe can name: the table, when each of them runs, and the check of its options."""
+"""The table of algorithms that a recipe can name: when each of them runs, and the check of its options."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ Phase = Literal["before calibration", "after calibration"]
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A function of a prepared model and batches, with options by keyword, when it runs, and a line about it.
+    """A function of a prepared model and batches with keyword options, the phase in which it runs, and a one-line
+    description.
 
-    `needs_data` is whether the batches have an influence on its result. `on_graph`, of one that goes through a model
-    layer by layer, gives for its options what it does to one graph: so it can work on a model of which one part at a
-    time is in memory.
+    `needs_data` is whether the batches influence its result. `on_graph`, for an algorithm that works layer by layer,
+    takes the options and returns what is done to one graph, so that the algorithm can work on a model of which only a
+    part is in memory at a time.
     """
 
     run: Callable[..., Report]
@@ -49,7 +50,7 @@ class Algorithm:
 
 
 class AlgorithmRegistry(Table[Algorithm]):
-    """Holds values. A name is never rebound."""
+    """Algorithms by name. A registered name cannot be replaced."""
 
     def __init__(self, table: Mapping[str, Algorithm]):
         super().__init__("algorithm")
@@ -57,7 +58,8 @@ class AlgorithmRegistry(Table[Algorithm]):
             self.register(name, algorithm)
 
     def register(self, name: str, algorithm: Algorithm) -> None:
-        """Add `algorithm` under `name`; refuse a taken name, what is no algorithm, and a phase that there is not."""
+        """Add `algorithm` under `name`; refuse a name that is taken, a value that is no Algorithm, and an unknown
+        phase."""
         self._check(name, algorithm)
         if name in self._table and self[name] != algorithm:
             raise RegistrationError(
@@ -109,7 +111,7 @@ ALGORITHMS = AlgorithmRegistry(
 
 
 def check(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse a name that is no algorithm, an option it does not take, and a value of the wrong type."""
+    """Refuse an unknown algorithm, an unknown option, and a value of the wrong type."""
     takes = _options(ALGORITHMS[name].run)
     for option, value in options.items():
         asked = f"algorithm {name!r} with {option} = {value!r}"
@@ -130,7 +132,7 @@ def run_algorithm(name: str, prepared: PreparedModel, batches: Iterable[Any], op
 
 
 def _options(function: Callable[..., Report]) -> dict[str, Any]:
-    """Keyword parameters and their types; `object`, which any value fits, where none is said."""
+    """Keyword parameters and their types; `object`, which accepts any value, if there is no annotation."""
     hints = get_type_hints(function)
     parameters = inspect.signature(function).parameters.values()
     return {one.name: hints.get(one.name, object) for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}

@@ -1,7 +1,7 @@
-"""Weight splitting: a layer becomes the sum of two, one with the bulk of its weights, one with what sticks out.
+"""Weight splitting: a layer becomes the sum of two, one with most of its weights and one with the outliers.
 
-Both have a smaller range than the layer they come from, so both are quantized more finely. The price is a second
-layer and an addition: for the few layers that `analyze` finds to cost most.
+Both have a smaller range than the original layer and are therefore quantized more finely. The price is a second layer
+and an addition, so use it for the few layers that `analyze` finds most costly.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class SumOfTwo(nn.Module):
 
 
 def split_weights(model: nn.Module, layers: Sequence[str], *, at: float = 0.5) -> nn.Module:
-    """A copy of a float model that computes the same with the named layers split, to be prepared instead.
+    """A copy of a float model with the named layers split, to prepare instead of the model. It computes the same.
 
-    Weights are cut at the share `at` of the largest magnitude of their layer; what is above goes into the second one.
+    Weights are cut at the share `at` of the largest magnitude of their layer; the excess goes into the second layer.
     """
     if not 0 < at < 1:
         raise RecipeError(f"split_weights(at={at})", "it is a share of the largest weight", "choose 0 < at < 1")

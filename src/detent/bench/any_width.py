@@ -1,4 +1,4 @@
-"""The targets at any width: MQBench's comparison of what chips ask of numbers, at widths that they do not run.
+"""The targets at any bit width: MQBench compares the numeric requirements of chips at widths that they do not support.
 
 A target at 4 bits quantizes where it does at 8, with its symmetry, granularity, kind of scale and rounding. First and
 last layers have 8 bits, as in MQBench. There is no engine for it; its twin is the arithmetic of ONNX.

@@ -1,4 +1,4 @@
-"""One cell of a grid: a config of `detent train`, what is measured of it, and the name that its content gives it."""
+"""One cell of a grid: a config of `detent train`, what is measured, and a name derived from its content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHUNK = 2**20
 
 @dataclass(frozen=True)
 class Cell:
-    """`axes` are where it stands in its grid, `config` is all that it computes, `measure` how it is judged."""
+    """`axes` is its position in the grid, `config` what it computes, `measure` how it is measured."""
 
     axes: Mapping[str, Any]
     config: Mapping[str, Any]

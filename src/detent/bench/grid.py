@@ -1,4 +1,4 @@
-"""What a grid file may say: strict, like a config of `detent train`, whose sections it has."""
+"""The grid file: strict, with the same sections as a config of `detent train`."""
 
 from __future__ import annotations
 

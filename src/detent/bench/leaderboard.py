@@ -1,4 +1,4 @@
-"""What results show: cells that differ in their seeds alone are one row, with mean and spread."""
+"""The leaderboard: cells that differ only in their seed form one row, with mean and spread."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def rows_of(results: Iterable[Result]) -> list[Row]:
 
 
 def _setting(result: Result) -> str:
-    """All that a result was computed with but its seed: results of two budgets are never one row."""
+    """Everything a result was computed with except the seed: results with different budgets are never in one row."""
     cell = result.task.cell
     config = json.loads(json.dumps(dict(cell.config)))
     config.pop("name", None)

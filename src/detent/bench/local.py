@@ -1,4 +1,4 @@
-"""Tasks on processes of this machine. One that ends, however, loses nothing but the cell it was at."""
+"""Runs tasks in processes on this machine. If one ends, in whatever way, only its current cell is lost."""
 
 from __future__ import annotations
 

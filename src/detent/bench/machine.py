@@ -1,4 +1,4 @@
-"""What is needed to tell two results apart that should be equal: versions, CPU, threads."""
+"""Versions, CPU and threads, which may explain why two results differ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGES = ("detent", "torch", "numpy", "onnx", "onnxruntime", "openvino", "ai-
 
 
 def machine_facts() -> dict[str, object]:
-    """Plain JSON: the versions of what computes, the CPU and its kind, the number of threads."""
+    """Plain JSON: package versions, the CPU and its kind, the number of threads."""
     return {**_lasting_facts(), "threads": torch.get_num_threads()}
 
 

@@ -1,4 +1,4 @@
-"""What a worker does with a cell: quantize, train if asked, deploy, and measure what came of it."""
+"""The work on one cell: quantize, train if requested, deploy, and measure the result."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _float_accuracy(told: str, batches: int | None, allow_imports: bool) -> floa
 
 @torch.no_grad()
 def _accuracy(model: torch.nn.Module, batches: Iterable[Any]) -> float | None:
-    """Top-1 in percent; None where batches have no classes."""
+    """Top-1 in percent; None if batches have no classes."""
     right = seen = 0.0
     for batch in batches:
         share = top1(call(model, batch), batch)

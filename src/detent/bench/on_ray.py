@@ -1,4 +1,4 @@
-"""Tasks on a Ray cluster: the same cells and results, computed wherever there is a core."""
+"""Runs tasks on a Ray cluster: the same cells and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of results: one JSON file a cell, named by its content, written whole or not at all."""
+"""The folder of results: one JSON file per cell, named by its content and written atomically."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Results:
         write_bytes(self.path(result.task.key), f"{text}\n".encode())
 
     def read(self, key: str) -> Result | None:
-        """The result of a cell; None if there is none."""
+        """The result of a cell; None if there is none yet."""
         path = self.path(key)
         return _read(path) if path.is_file() else None
 

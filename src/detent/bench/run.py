@@ -1,4 +1,4 @@
-"""Run a grid: find out what is missing, compute it, say how far it is."""
+"""Runs a grid: finds the missing cells, computes them, and reports progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A grid as an array job of Slurm: scripts in files, which whoever has the cluster submits."""
+"""A grid as a Slurm array job: scripts that you submit on the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker: takes tasks as lines of JSON, computes them, writes their results, and says so, line by line."""
+"""A worker process: reads tasks as lines of JSON, computes them, writes the results, and reports each as a line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LINES = 12  # of a traceback that a result keeps
 
 
 def compute(task: Task, work: str, *, allow_imports: bool = False, tries: int = 1) -> Result:
-    """The result of a task, whatever happens inside it."""
+    """The result of a task, even if it fails."""
     began, start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.perf_counter()
     figures: Mapping[str, Any] = {}
     error = None

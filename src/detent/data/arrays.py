@@ -31,8 +31,8 @@ LABELS = ("labels", "label", "targets", "y")
 
 
 def whole_inputs(inputs: Inputs) -> set[str]:
-    """Those without an axis of samples, such as a state: their first size is fixed, and that of others is free; where
-    all are fixed, it is not that of the first input.
+    """Inputs without an axis of samples, such as a state: their first size is fixed while that of others is free; if
+    all are fixed, it differs from that of the first input.
 
     >>> whole_inputs({"x": ("batch", 8), "state": (2, 1, 4)}), whole_inputs({"x": (1, 8), "state": (2, 1, 4)})
     ({'state'}, {'state'})

@@ -1,4 +1,4 @@
-"""Functions that a user names, `file.py:function` or `module:function`: batches, a metric."""
+"""User functions named as `file.py:function` or `module:function`: batches, a metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images as network inputs, with a preprocessing that is stated."""
+"""Images as network inputs, with explicit preprocessing."""
 
 from __future__ import annotations
 

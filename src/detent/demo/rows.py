@@ -25,7 +25,7 @@ __all__ = ["JOBS", "Job", "Row", "run"]
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What to do: `steps` of training make it quantization-aware; `bits` ask for other than the backend's 8."""
+    """One row to compute: `steps` of training for quantization-aware training; `bits` other than the backend's 8."""
 
     backend: str
     recipe: str = "ptq"
@@ -49,7 +49,7 @@ JOBS = (
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What came of a job; accuracies in percent, None where there is nothing to run."""
+    """The result of a job; accuracies in percent, None if there is nothing to run."""
 
     backend: str
     algorithm: str

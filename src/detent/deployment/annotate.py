@@ -26,7 +26,7 @@ __all__ = ["annotate"]
 
 
 def annotate(prepared: PreparedModel, *, opset: int) -> Exported:
-    """The network of the ONNX file that `prepared` was loaded from, with the quantization of `prepared`."""
+    """The network of the ONNX file that `prepared` was loaded from, quantized as `prepared` is."""
     return _Annotation(prepared, opset).run()
 
 
@@ -76,7 +76,7 @@ class _Annotation:
         return [place for place, op in enumerate(self.b.ops) if op.name in names]
 
     def _with_free_names(self, network: Network) -> tuple[Network, dict[str, str]]:
-        """An output that is dequantized keeps its name: what is before that gets another."""
+        """A dequantized output keeps its name; the tensor before the quantization gets another one."""
         names = {
             output.name: self.b.fresh(f"{output.name}_unquantized")
             for output in network.outputs
@@ -89,7 +89,7 @@ class _Annotation:
     # --- batch norms
 
     def _drop_folded(self) -> None:
-        """Batch norms that the prepared model does not call any more."""
+        """Removes batch norms that the prepared model no longer calls."""
         called = set(self._modules())
         gone = {name for path, names in self.source.modules.items() if path not in called for name in names}
         for norm in [op for op in self.b.ops if op.name in gone and op.type == "BatchNormalization"]:

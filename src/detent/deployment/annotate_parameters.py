@@ -31,7 +31,7 @@ class Parameters:
         self._grids: dict[str, Encoding] = {}  # of those that are stored as codes, by name
 
     def write(self, path: str, module: nn.Module, places: Sequence[int]) -> None:
-        """The weight and the bias of a module, which is the operations at `places`."""
+        """Store the weight and bias of a module, which is the operations at `places`."""
         for which in ("weight", "bias"):
             kept = stored_parameter(module, which, int4=self._int4)
             if kept is None:
@@ -60,7 +60,8 @@ class Parameters:
                     self.b.reread(place, Operand(known.initializer), given)
 
     def write_others(self, now: Mapping[str, Tensor]) -> None:
-        """What is no weight or bias of an operation, such as the gates of an LSTM, goes where it came from."""
+        """Store parameters that are no weight or bias of an operation, such as the gates of an LSTM, under their own
+        names."""
         for path, known in self.source.parameters.items():
             before = self.b.constants.get(known.initializer)
             if before is not None and path in now and path not in self.stored:
@@ -77,7 +78,7 @@ class Parameters:
         return f"{weight.initializer}_{which}" if weight else f"{path}.{which}"
 
     def as_stored(self, tensor: DeployedTensor) -> DeployedTensor:
-        """A matrix that the file holds the other way round than torch has its channels along the other axis."""
+        """A matrix that the file stores transposed has its channels along the other axis."""
         held = {p.initializer for p in self.source.parameters.values() if p.transposed}
         held = held.difference(name for name, _ in self.placed.values())
         held.update(name for name, turned in self.placed.values() if turned)
@@ -88,13 +89,13 @@ class Parameters:
         return replace(tensor, scheme=scheme, scale=tensor.scale.T, zero_point=tensor.zero_point.T)
 
     def _own_name(self, kept: StoredParameter, name: str, *, transposed: bool) -> str:
-        """Another name than that of the file where an operation that shares the parameter holds it on another grid: a
-        bias has the scale of what the operation reads."""
+        """Another name than in the file, if an operation that shares the parameter has it on another grid: the scale of
+        a bias depends on the operation's input."""
         encoding = kept.encoding.transposed() if transposed and kept.encoding is not None else kept.encoding
         return name if self._grids.get(name, encoding) == encoding else self.b.fresh(name)
 
     def _written(self, kept: StoredParameter, name: str, *, transposed: bool) -> Operand:
-        """The parameter as a constant of the network, as it is read."""
+        """The parameter as a constant of the network, and the operand that reads it."""
         if kept.codes is None or kept.encoding is None:
             array = kept.values.detach().cpu().numpy()
             return Operand(self._real(array.T if transposed else array, name))
@@ -103,7 +104,7 @@ class Parameters:
         return operand_of(self.b.codes(codes, encoding, f"{name}_dequantized", StoredAs(name)))
 
     def _real(self, array: npt.NDArray[Any], name: str) -> str:
-        """A constant of real numbers; under another name if the file has other numbers of that name."""
+        """A float constant; under another name if the file uses that name for other values."""
         sizes: Any = self.b.shapes.get(name, array.shape)
         if array.size == np.prod([size for size in sizes if isinstance(size, int)]):
             array = array.reshape(sizes)  # slopes of a PRelu have axes there that torch leaves out
@@ -128,7 +129,7 @@ class Parameters:
         self.b.ops[place] = replace(op, inputs=tuple(inputs))
 
     def _give_bias(self, places: Sequence[int], read: Operand, path: str) -> None:
-        """A bias that folding made, on an operation that had none."""
+        """Adds the bias that folding created to an operation that had none."""
         for place in places:
             if self.b.ops[place].type in ops_with(Trait.WEIGHTED) - {"MatMul"}:
                 self._give(place, 2, read)

@@ -106,7 +106,7 @@ def _manifest_files(folder: Path) -> set[str] | None:
 
 
 def _foreign_files(target: Path, contents: Mapping[str, bytes]) -> list[Path]:
-    """What somebody else put into the folder, empty folders too."""
+    """Files that others put into the folder, including empty folders."""
     if not target.is_dir():
         return []
     named = _manifest_files(target) or set()
@@ -148,7 +148,7 @@ def _swap(made: Path, target: Path) -> None:
 
 
 def _rename(made: Path, target: Path) -> bool:
-    """Whether the place was free; another process may take it meanwhile."""
+    """Whether the target did not exist; another process may create it meanwhile."""
     try:
         if not target.exists():
             made.rename(target)

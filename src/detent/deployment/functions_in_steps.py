@@ -1,5 +1,5 @@
-"""GELU and swish in single steps, for opsets that have no operator for them: ONNX has one for GELU since opset 20, one
-for swish since 24, which no engine here reads."""
+"""Decomposes GELU and Swish for opsets without an operator for them: ONNX has Gelu since opset 20, and Swish since 24,
+which no engine here supports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GELU_SINCE = 20
 
 
 def write_functions_in_steps(network: Network) -> Network:
-    """Every swish, and every GELU where the opset has none, as the operations that compute it."""
+    """Decompose every Swish, and every Gelu if the opset has none."""
     editor = NetworkEditor(network)
     for op in editor.ops("Gelu") if network.opset < _GELU_SINCE else ():
         _write_gelu(editor, op)

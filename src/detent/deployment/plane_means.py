@@ -1,4 +1,5 @@
-"""The mean of each plane as the pooling that engines have an integer kernel for: a ReduceMean runs in float."""
+"""Writes the mean over each plane as a GlobalAveragePool, for which engines have an integer kernel; a ReduceMean runs
+in float."""
 
 from __future__ import annotations
 
@@ -12,12 +13,11 @@ __all__ = ["pool_planes"]
 
 
 def pool_planes(network: Network, *, on_grids: bool) -> Network:
-    """Every mean over all axes behind the channels is a GlobalAveragePool of its name. Three dimensions have none:
-    the last one may be the features as well.
+    """Replace every mean over all spatial axes by a GlobalAveragePool of the same name.
 
-    Where the mean has no axes of length one, a Squeeze takes them away. With `on_grids`, for targets whose pooling
-    computes with integers, that reads what was pooled on the grid that it is read on itself: engines fuse only what is
-    next to them.
+    In three dimensions there is none, because the last axis may be the features. If the mean drops the axes, a Squeeze
+    follows. With `on_grids`, for targets whose pooling runs on integers, the Squeeze is on the grid of its output as
+    well: engines fuse only adjacent nodes.
     """
     taken = [name for op in network.ops for name in (op.name, *op.outputs)]
     names = TensorNames([*taken, *network.inputs, *network.constants], ".")

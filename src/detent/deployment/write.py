@@ -60,7 +60,7 @@ _WRITTEN: set[str] = set()  # a digest for each artifact
 
 
 def deployment_of(prepared: PreparedModel, *, dynamic_batch: bool = True, mode: str | None = None) -> Deployment:
-    """The network that is deployed, in memory: what `write` puts into files."""
+    """The deployed network in memory, which `write` puts into files."""
     require_prepared(prepared)
     require_whole(prepared)
     require_mode(prepared, mode)
@@ -132,7 +132,7 @@ def write(
 
 
 def wrote(manifest: Mapping[str, Any]) -> bool:
-    """Whether the files of an artifact are, byte for byte, some that this process wrote."""
+    """Whether this process wrote exactly these files, byte for byte."""
     return _files_digest(manifest) in _WRITTEN
 
 
@@ -214,7 +214,7 @@ def _of_cpus(prepared: PreparedModel, deployment: Deployment) -> dict[str, Any]:
 
 
 def _opset(prepared: PreparedModel) -> int:
-    """The backend's, or what the number types need: 16 bits and blocks came with 21."""
+    """The opset of the backend, or a newer one if a number type needs it: 16-bit and block types need 21."""
     widths = [e.scheme.grid.bits for e in prepared.plan.quantized if e.scheme.grid.is_uniform]
     blocks = any("group" in str(entry.scheme) for entry in prepared.plan.quantized)
     wide = any(8 < bits <= 16 for bits in widths)
@@ -262,12 +262,12 @@ def _described(tensor: DeployedTensor) -> dict[str, Any]:
 
 
 def _numbers(values: npt.NDArray[Any]) -> Any:
-    """A list, which people read; those of groups, which are too many for that, packed."""
+    """A list, for people to read; packed if there are too many numbers, as for groups."""
     return pack_numbers(values) if values.ndim > 1 else values.tolist()
 
 
 def _require_own(writer_name: str, file: str, content: bytes, contents: Mapping[str, bytes]) -> None:
-    """Two formats may be read beside the same float network; else each file has one writer."""
+    """Several formats may share the float network; every other file has one writer."""
     path = PurePath(file)
     if path.is_absolute() or ".." in path.parts or contents.get(file, content) != content or file == MANIFEST:
         raise DeployError(

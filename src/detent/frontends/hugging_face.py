@@ -54,7 +54,7 @@ class Checkpoint(nn.Module):
         return out
 
     def example(self, batch: int, length: int) -> tuple[Tensor, Tensor]:
-        """Words at random, the same each time."""
+        """Random token ids, the same each time."""
         generator = torch.Generator().manual_seed(0)
         ids = torch.randint(0, self.words, (batch, length), generator=generator)
         return ids, torch.ones_like(ids)
@@ -69,7 +69,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     asked = f"load {folder}"
     kind, config = named_class(folder)
     with refusing(CaptureError, asked, _TO_DO):
-        model, told = kind.from_pretrained(
+        model, loading_info = kind.from_pretrained(
             folder,
             config=config,
             local_files_only=True,
@@ -79,8 +79,8 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             attn_implementation="eager",
             output_loading_info=True,
         )
-        if told["missing_keys"]:
-            missing = sorted(told["missing_keys"])
+        if loading_info["missing_keys"]:
+            missing = sorted(loading_info["missing_keys"])
             raise CaptureError(asked, f"it lacks {len(missing)} weights of {kind.__name__}, as {missing[0]}", _TO_DO)
         return Checkpoint(model.eval(), int(config.vocab_size)).eval()
 

@@ -18,6 +18,7 @@ from detent.graph.insertion import insert, quantizer_path
 from detent.graph.kinds import (
     ACTIVATIONS,
     AVERAGE_POOLS,
+    BINARY,
     CLIPPING,
     KINDS,
     MULTIPLYING,
@@ -36,6 +37,7 @@ from detent.graph.removal import without_quantizers
 from detent.graph.runner import TORCH_ERRORS, GraphInterpreter, Runner, described
 from detent.graph.stubs import DeQuantStub, QuantStub
 from detent.graph.torch_ops import TORCH_OPS, TorchOp, called_module, kind_of, known_class, module_op, torch_op
+from detent.graph.weights.folded_weights import fold_weights
 from detent.graph.weights.held_weights import WHY_FLOAT, lift_functional_weights
 from detent.graph.weights.sliced_parameters import split_sliced_parameters
 from detent.graph.wrap import Functional, wrap
@@ -44,6 +46,7 @@ __all__ = [
     "ACTIVATIONS",
     "AVERAGE_POOLS",
     "BEFORE_CORRECTION",
+    "BINARY",
     "CLIPPING",
     "KINDS",
     "MULTIPLYING",
@@ -87,6 +90,7 @@ __all__ = [
     "flat",
     "float_state_dict",
     "fold_batch_norms",
+    "fold_weights",
     "foldable",
     "folding_factor",
     "fuse",

@@ -1,4 +1,4 @@
-"""Batch normalization beside quantized weights, by the numbers of the MQBench paper.
+"""Batch normalization with quantized weights, numbered as in the MQBench paper.
 
 | strategy | weights that are quantized | statistics in training |
 |---|---|---|
@@ -49,7 +49,7 @@ _LEAST = 1e-8  # a channel that gamma has switched off is still divided by its s
 
 
 def foldable(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> list[tuple[fx.Node, fx.Node]]:
-    """The pairs of a weighted operation and the batch norm that alone follows it."""
+    """Pairs of a weighted operation and a batch norm that is its only reader."""
     pairs = []
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     for node in graph.nodes:
@@ -70,7 +70,7 @@ def foldable(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> list[tuple[fx
 
 
 def folding_factor(bn: Any) -> Tensor:
-    """What the running statistics multiply each channel by."""
+    """The factor of the running statistics for each channel."""
     return _factor(bn, bn.running_var).detach()
 
 
@@ -81,7 +81,7 @@ def _factor(bn: Any, variance: Tensor) -> Tensor:
 
 
 def _along_outputs(factor: Tensor, op: nn.Module, weight: Tensor) -> Tensor:
-    """`factor`, one for each output channel, shaped so that it multiplies the weight of `op`."""
+    """`factor`, one per output channel, in a shape that broadcasts against the weight of `op`."""
     if not getattr(op, "transposed", False):
         return factor.reshape(-1, *[1] * (weight.ndim - 1))
     # A transposed weight is (inputs, outputs / groups, ...): inputs of one group meet that group's outputs only.
@@ -137,7 +137,7 @@ def moments_over_ranks(y: Tensor) -> Moments:
 
 @torch.no_grad()
 def follow(bn: Any, found: Moments, shift: Tensor | float = 0.0) -> None:
-    """Move the running statistics of `bn` as `nn.BatchNorm` would, for a batch whose mean is `shift` greater."""
+    """Update the running statistics of `bn` as `nn.BatchNorm` would, for a batch whose mean is greater by `shift`."""
     bn.num_batches_tracked.add_(1)
     momentum = 1 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum
     bn.running_mean.lerp_(found.mean + shift, momentum)
@@ -194,13 +194,13 @@ class FoldedBatchNorm(nn.Module):
 
     @torch.no_grad()
     def fold_to(self, folded: Tensor) -> None:
-        """Change the operation's weight to the one that folds to `folded`; that of a channel with gamma 0 stays."""
+        """Set the operation's weight so that the folded weight is `folded`; channels with gamma 0 keep theirs."""
         weight: Tensor = self.op.weight  # type: ignore[assignment]
         factor = _along_outputs(folding_factor(self.bn), self.op, weight)
         weight.copy_(torch.where(factor == 0, weight, folded / factor))
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Takes what the operation takes."""
+        """Takes the same arguments as the operation."""
         if not self.in_float32:
             return self._compute(_Call(args, kwargs))
         own: Any = self.op

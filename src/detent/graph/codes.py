@@ -1,4 +1,4 @@
-"""What autograd keeps of a prepared model, as one-byte codes where it lies on a grid.
+"""Stores tensors that autograd saves for the backward pass as one-byte codes if they are on a grid.
 
 A convolution keeps its quantized input and weight for the backward pass. Both are `code * scale`, so the codes, a
 quarter of the memory, give them back bit for bit, and the gradients with them.
@@ -24,7 +24,7 @@ __all__ = ["compress_saved_activations"]
 
 @dataclass(frozen=True)
 class _Codes:
-    """A tensor that lies on a grid, as codes counted from the least one: one byte each."""
+    """A tensor on a grid, stored as codes counted from the lowest one: one byte each."""
 
     codes: Tensor
     qparams: QParams
@@ -59,7 +59,7 @@ class _View:
 
 @dataclass
 class _Output:
-    """What a quantizer gave; its codes, once something of it is kept, so that two views of it keep them once."""
+    """The output of a quantizer, and its codes once they are needed, so that two views share them."""
 
     tensor: weakref.ref[Tensor]
     qparams: QParams
@@ -67,7 +67,7 @@ class _Output:
     codes: _Codes | None = None
 
     def kept(self, tensor: Tensor) -> Tensor | _View:
-        """`tensor`, which has the same memory, as codes if they give it back exactly."""
+        """`tensor`, which shares this memory, as codes if they reproduce it exactly."""
         output = self.tensor()
         # The output must still be alive: the memory of a dead one may be another tensor's by now.
         if output is None or output.dtype != tensor.dtype or output.nbytes != output.untyped_storage().nbytes():

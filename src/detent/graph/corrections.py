@@ -1,4 +1,5 @@
-"""What corrected biases were before, in a state dict: a model that loads it can take the corrections back."""
+"""The original values of corrected biases, stored in the state dict so that a model that loads it can undo the
+corrections."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ BEFORE_CORRECTION = "corrected_biases."
 
 
 def save_corrections(prepared: PreparedModel, state: dict[str, Any], prefix: str, _: Any) -> None:
-    """A hook of `state_dict`: adds the float values of biases that nothing has changed since their correction."""
+    """A hook of `state_dict`: adds the float values of corrected biases that have not changed since."""
     if not prepared.corrected:
         return
     for name, parameter in prepared.named_parameters(remove_duplicate=False):
@@ -27,7 +28,7 @@ def save_corrections(prepared: PreparedModel, state: dict[str, Any], prefix: str
 
 
 def load_corrections(prepared: PreparedModel, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-    """A hook of `load_state_dict`: the biases in `state` are corrected if it says so, whatever they were here."""
+    """A hook of `load_state_dict`: the biases in `state` count as corrected if it says so, whatever they were here."""
     start = f"{prefix}{BEFORE_CORRECTION}"
     floats = {key.removeprefix(start): state.pop(key) for key in list(state) if key.startswith(start)}
     for name, parameter in prepared.named_parameters():

@@ -12,7 +12,7 @@ __all__ = ["DerivedBias"]
 
 
 class DerivedBias(nn.Module):
-    """Nothing of its own is measured or learned: the scale follows from the two quantizers."""
+    """The scale is derived from two other quantizers; nothing is measured or learned."""
 
     def __init__(self, scheme: Scheme, of_input: Quantizer, of_weight: Quantizer, name: str):
         super().__init__()
@@ -42,7 +42,7 @@ class DerivedBias(nn.Module):
 
     @torch.no_grad()
     def codes(self, bias: Tensor) -> Tensor:
-        """The integers that are deployed."""
+        """The deployed integers."""
         # In float64: a code of 32 bits has more digits than a float32.
         return quantize(bias.double(), self.qparams_for(bias), self.scheme)
 

@@ -1,4 +1,4 @@
-"""A model in eval mode for a while."""
+"""A context in which a model is in eval mode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ __all__ = ["eval_mode"]
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Every module of `model` in eval mode; afterward each in the mode it had, also those frozen one by one."""
+    """Every module of `model` in eval mode; afterwards each in its previous mode, including those frozen
+    individually."""
     flags = {module: module.training for module in model.modules()}
     model.eval()
     try:

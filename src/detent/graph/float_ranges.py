@@ -1,4 +1,4 @@
-"""Ranges of tensors that stay float, measured beside the others, for targets that have a grid there.
+"""Ranges of tensors that stay float, measured during calibration for targets that quantize them.
 
 What a quantizer would start from is kept, and nothing computes with it: the graphs have no node for it but while they
 are observed.
@@ -51,7 +51,7 @@ class FloatRange(nn.Module):
         return bool((self.scale > 0).all())
 
     def is_of(self, weights: int) -> bool:
-        """Whether it was measured with weights of that sum."""
+        """Whether it was measured with weights of that checksum."""
         return self.measured and int(self.weights) == weights
 
     def qparams(self) -> QParams:
@@ -69,8 +69,8 @@ class FloatRange(nn.Module):
         return x
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """A state without ranges fits, as an average of parameters or that of an earlier version: whether what is held
-        was measured with its weights, the sum of them says."""
+        """A state without ranges is valid, such as an average of parameters or a state of an earlier version: the
+        checksum of the weights tells whether the present ranges apply."""
         if any(prefix + name in state for name in ("scale", "zero_point", "weights")):
             super()._load_from_state_dict(state, prefix, *rest)
 

@@ -1,4 +1,4 @@
-"""A word for who trains a prepared model while it computes in float: its scales learn nothing then."""
+"""Warns if a prepared model is trained while it computes in float, because its scales do not learn."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["warning_if_trained"]
 @contextmanager
 def warning_if_trained(model: nn.Module, why: str) -> Iterator[None]:
     """Inside the block the first backward pass through the output of `model` warns, once, that it ran in float."""
-    told = False
+    warned = False
 
     def tell(_: Tensor) -> None:
-        nonlocal told
-        if not told:
-            told = True
+        nonlocal warned
+        if not warned:
+            warned = True
             warnings.warn(f"the model is trained in float: {why}", NotQuantizedWarning, stacklevel=2)
 
     def watch(_: nn.Module, __: Any, given: Any) -> None:

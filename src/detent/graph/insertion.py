@@ -31,7 +31,7 @@ Nodes = Mapping[str, Sequence[fx.Node]]
 
 
 def quantizer_path(node: str) -> str:
-    """Where the quantizer of the output of a node stands in its region.
+    """The path of the quantizer of a node's output in its region.
 
     >>> quantizer_path("relu"), quantizer_path("values")  # a ModuleDict has values of its own
     ('activation_quantizers.relu', 'activation_quantizers.values__tensor')
@@ -155,7 +155,7 @@ def _derive_bias(
 
 
 def _quantizer_before(node: fx.Node, modules: Mapping[str, nn.Module]) -> Quantizer | None:
-    """The quantizer of the input of an operation, looking through operations that only move values."""
+    """The quantizer of an operation's input, looking through data movement."""
     while True:
         source = node.args[0] if node.args else next(iter(node.kwargs.values()), None)
         source = source[0] if isinstance(source, (list, tuple)) else source

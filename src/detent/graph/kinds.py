@@ -1,6 +1,6 @@
-"""Which kinds of operation there are, and what is true of each: the words that backends and recipes speak in.
+"""The kinds of operation, by which backends and recipes refer to operations, and the properties of each kind.
 
-`torch_ops` says which torch callables have them. What has no entry there has no kind; the Plan says so.
+`torch_ops` says which torch callables have them. An operation without an entry there has no kind; the Plan says so.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 __all__ = [
     "ACTIVATIONS",
     "AVERAGE_POOLS",
+    "BINARY",
     "CLIPPING",
     "KINDS",
     "MULTIPLYING",
@@ -26,22 +27,26 @@ __all__ = [
 class Kind:
     """What the planner must know of an operation.
 
-    `inputs` is how many leading arguments are data (None: all tensors, also those in a list). `weight` names the
-    parameters that are weights, with the axis of their output channels. `multiplies` says that networks are quantized
-    for its sake. `sign` is 1 if the output is never negative, 0 if it is so where the input is, -1 otherwise.
-
-    `moves` says that output values are input values, rearranged or selected, so that the output lies on the input's
-    grid. Of those that move, one that `selects` may leave values out, and one that `vanishes` is gone in a deployed
-    network, on every target. One that `passes` its input on changes nothing in evaluation. `aliases` is of memory, not
-    of values: the output may lie in that of the input. One that `clips` cuts values off at bounds, so that it may be
-    part of what is before it, and rounding before or after it is the same. One that `activates` is an activation
-    function of each element. One that `pools` gives one value for each window of a channel, or for the whole channel.
+    - `inputs`: how many leading arguments are data (None: all tensors, also those in a list).
+    - `weight`: the parameters that are weights, with the axis of their output channels.
+    - `multiplies`: networks are quantized for its sake.
+    - `binary`: combines two tensors element by element.
+    - `sign`: 1 if the output is never negative, 0 if it is negative only where the input is, -1 otherwise.
+    - `moves`: output values are input values, rearranged or selected, so that the output is on the input's grid. It
+      `selects` if it may leave values out, and `vanishes` if no deployed network has it, on any target.
+    - `passes`: the output is the input, in evaluation.
+    - `aliases`: the output may share the memory of the input.
+    - `clips`: clips values to bounds, so that it can be fused into the operation before it, and rounding before or
+      after it is the same.
+    - `activates`: an elementwise activation function.
+    - `pools`: gives one value for each window of a channel, or for the whole channel.
     """
 
     name: str
     inputs: int | None = 1
     weight: Mapping[str, int] | None = None
     multiplies: bool = False
+    binary: bool = False
     sign: int = -1
     moves: bool = False
     selects: bool = False
@@ -54,12 +59,13 @@ class Kind:
 
     @property
     def carries_activations(self) -> bool:
-        """Whether it gives real numbers that depend on the network's inputs: no size, flag, cast or constant."""
+        """Whether its output is floating point and depends on the network's inputs: it is no size, boolean, cast or
+        constant."""
         return self.inputs != 0 or self.weight is not None
 
     @property
     def weighted(self) -> bool:
-        """Whether it adds up products of its data with a weight."""
+        """Whether it sums up products of its data with a weight."""
         return self.weight is not None and self.inputs != 0
 
 
@@ -81,12 +87,12 @@ KINDS: dict[str, Kind] = _kinds(
     # arithmetic between tensors
     Kind("matmul", inputs=2, multiplies=True),
     Kind("einsum", inputs=None, multiplies=True),
-    Kind("add", inputs=2, sign=0),
-    Kind("sub", inputs=2),
-    Kind("mul", inputs=2, sign=0),
-    Kind("div", inputs=2, sign=0),
-    Kind("maximum", inputs=2, sign=0),
-    Kind("minimum", inputs=2, sign=0),
+    Kind("add", inputs=2, binary=True, sign=0),
+    Kind("sub", inputs=2, binary=True),
+    Kind("mul", inputs=2, binary=True, sign=0),
+    Kind("div", inputs=2, binary=True, sign=0),
+    Kind("maximum", inputs=2, binary=True, sign=0),
+    Kind("minimum", inputs=2, binary=True, sign=0),
     Kind("where", inputs=None),
     # joining, splitting, moving
     Kind("concat", inputs=None, sign=0, moves=True),
@@ -167,6 +173,9 @@ MULTIPLYING = tuple(kind.name for kind in KINDS.values() if kind.multiplies)
 
 WEIGHTED = tuple(kind.name for kind in KINDS.values() if kind.weighted)
 """Convolutions and linear layers."""
+
+BINARY = tuple(kind.name for kind in KINDS.values() if kind.binary)
+"""Elementwise arithmetic on two tensors."""
 
 CLIPPING = tuple(kind.name for kind in KINDS.values() if kind.clips)
 """Activation functions that only cut values off."""

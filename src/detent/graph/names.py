@@ -1,4 +1,4 @@
-"""Float names: a float checkpoint loads into a prepared model, and its weights are read back as a float one."""
+"""Parameter names of the float model: a float checkpoint can be loaded into a prepared model and read back."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Merged:
 
 @dataclass(frozen=True)
 class FloatNames:
-    """Where each tensor of a float model has gone in the prepared one."""
+    """Where each tensor of the float model is in the prepared one."""
 
     places: Mapping[str, str | None]
     """Float name -> name in the state dict of the prepared model, None for what it no longer has."""

@@ -83,7 +83,7 @@ def observing(prepared: nn.Module, *, quantized: bool = False, only_float: bool 
 
 
 class _Watch:
-    """Measures what one quantizer is called with."""
+    """Observes the inputs of one quantizer."""
 
     def __init__(self, quantizer: Quantizer):
         name, options = quantizer.observer

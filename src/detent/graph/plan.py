@@ -47,7 +47,7 @@ class QuantizedTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class FloatTensor:
-    """One tensor that stays float, and the reason."""
+    """One tensor that stays float, and why."""
 
     tensor: str
     kind: str
@@ -110,7 +110,7 @@ class Plan:
         return len(self.entries)
 
     def _rows(self) -> Iterator[tuple[str, str, str, str, str]]:
-        """What is said of each tensor, in the columns of `_HEAD`."""
+        """The rows of the table, in the columns of `_HEAD`."""
         for entry in self.entries:
             if isinstance(entry, FloatTensor):
                 yield entry.tensor, entry.kind, "float", "", entry.reason
@@ -177,5 +177,5 @@ class Plan:
                 }
             )
         ops = [{"op": op.op, "kind": op.kind, "runs": op.runs, "why": op.why} for op in self.ops]
-        said = {"backend": self.backend, "recipe": self.recipe}
-        return {**said, "tensors": rows, "operations": ops, "notes": list(self.notes)}
+        head = {"backend": self.backend, "recipe": self.recipe}
+        return {**head, "tensors": rows, "operations": ops, "notes": list(self.notes)}

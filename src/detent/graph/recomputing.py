@@ -1,4 +1,4 @@
-"""A weighted operation that keeps its float weight for the backward pass, and quantizes it there once more.
+"""Weighted operations that save their float weight for the backward pass and quantize it again there.
 
 Left to autograd a convolution keeps the quantized weight, a tensor as large as the parameter it comes from. The
 parameter is there anyway, and quantizing it again is one pass over it, far less than the convolution's own gradient:
@@ -8,8 +8,8 @@ parameter is there anyway, and quantizing it again is one pass over it, far less
 
 The gradient of `q` is its own business: the quantized weight is an input here, and its gradient goes back as always.
 Where quantizing again might give something else (a range that moves, chance, a mode in which it does not quantize,
-hooks on it), or torch would do something else than call one operator (autocast, a compiler), or
-the weight is too small to matter, the plain path is taken.
+hooks on it), or torch would do something else than call one operator (autocast, a compiler), or the weight is too small
+to matter, the plain path is taken.
 """
 
 from __future__ import annotations

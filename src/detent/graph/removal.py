@@ -18,7 +18,7 @@ __all__ = ["without_quantizers"]
 
 
 def without_quantizers(prepared: PreparedModel) -> nn.Module:
-    """A copy of a prepared model that computes in float, with the weights it has now; batch norms stay folded."""
+    """A copy of a prepared model that computes in float with its current weights; batch norms stay folded."""
     model = copy.deepcopy(prepared)
     for module in list(model.modules()):
         if parametrize.is_parametrized(module):

@@ -1,4 +1,4 @@
-"""Graphs that, when an operation cannot be run, say which one, of what type, and on what."""
+"""Runs graphs; an error in an operation gives its name, its type and its inputs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class GraphInterpreter(fx.Interpreter):
 
 
 def run_error(error: Exception, node: fx.Node, modules: Mapping[str, nn.Module], values: Mapping[str, Any]) -> RunError:
-    """What `error` says of `node`, which read those of `values` (by the names of nodes) that are its inputs."""
+    """The error for `node`, with those of `values` (by the names of nodes) that are its inputs."""
     module = called_module(node, modules)
     read = [(operand, values[operand.name]) for operand in node.all_input_nodes if operand.name in values]
     operands = [
@@ -59,7 +59,7 @@ def run_error(error: Exception, node: fx.Node, modules: Mapping[str, nn.Module],
 
 
 def explain_error(error: Exception, module: nn.Module | None, value: Any) -> tuple[str, str]:
-    """What was found and what to do, where `module` (if it is one) could not take `value`."""
+    """What was found and what to do if `module` (if it is one) could not process `value`."""
     if isinstance(module, nn.Embedding) and isinstance(error, IndexError) and isinstance(value, Tensor):
         rows = f"0 to {module.num_embeddings - 1}"
         return f"ids from {int(value.min())} to {int(value.max())}; its rows are {rows}", f"give ids from {rows}"

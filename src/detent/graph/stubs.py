@@ -1,4 +1,4 @@
-"""Marks that bound what is quantized: from a `QuantStub` on, up to a `DeQuantStub`."""
+"""Marks the quantized part of a model: from a `QuantStub` to a `DeQuantStub`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["DeQuantStub", "QuantStub"]
 
 
 class QuantStub(nn.Module):
-    """Quantization starts here. Where a model has no stub, all of it is quantized. Does nothing to its input."""
+    """The start of the quantized part. A model without a stub is quantized as a whole. Returns its input."""
 
     kind: ClassVar[str] = "quant_stub"
 
@@ -19,7 +19,7 @@ class QuantStub(nn.Module):
 
 
 class DeQuantStub(nn.Module):
-    """Quantization ends here. Does nothing to its input."""
+    """The end of the quantized part. Returns its input."""
 
     kind: ClassVar[str] = "dequant_stub"
 

@@ -62,7 +62,8 @@ class TorchOp:
         return tuple(each for each in self.spellings if not isinstance(each, (type, str)))
 
     def module_for(self, function: Any) -> type[nn.Module]:
-        """The class that holds the weight that `function` is handed: the first class for the first function, ..."""
+        """The module class with the weight that is an argument of `function`: the first class for the first function,
+        and so on."""
         return self.modules[self.functions.index(function)]
 
 
@@ -275,19 +276,19 @@ _TRANSPOSING = ("T", "mT", "H", "mH")  # attributes that are operations
 
 
 def torch_op(target: Any) -> TorchOp | None:
-    """What a function, or the name of a tensor method, computes."""
+    """The operation of a function, or of the name of a tensor method."""
     return _BY_SPELLING.get(target)
 
 
 def known_class(module: nn.Module) -> type[nn.Module] | None:
-    """The nearest class in the table that the module is of: a user's subclass of Conv2d is still a convolution."""
+    """The closest class of the module in the table: a user's subclass of Conv2d is still a convolution."""
     if f"{type(module).__module__}.{type(module).__qualname__}" in _DROP_PATHS:
         return nn.Identity
     return next((base for base in type(module).__mro__ if base in _BY_SPELLING), None)
 
 
 def module_op(module: nn.Module) -> TorchOp | None:
-    """What a module computes."""
+    """The operation of a module."""
     return _BY_SPELLING.get(known_class(module))
 
 
@@ -302,7 +303,7 @@ def called_module(node: Node, modules: Mapping[str, nn.Module]) -> nn.Module | N
 
 
 def kind_of(node: Node, modules: Mapping[str, nn.Module]) -> Kind | None:
-    """The kind of the operation a node stands for; None for placeholders, outputs and what is not known."""
+    """The kind of a node's operation; None for placeholders, outputs and unknown operations."""
     if node.op == "get_attr":
         return KINDS["constant"]
     if node.target is getattr and node.args[1:] and node.args[1] in _TRANSPOSING:
@@ -330,7 +331,7 @@ def _keeps_type(node: Node) -> bool:
 
 
 def _is_global(node: Node, op: TorchOp) -> bool:
-    """Whether a pooling takes the whole plane, read off the shapes that capturing recorded."""
+    """Whether a pooling covers the whole plane, by the shapes recorded while capturing."""
     source = node.all_input_nodes[0].meta.get("shape") if node.all_input_nodes else None
     target = node.meta.get("shape")
     if source is None or target is None or len(source) < 3:

@@ -1,4 +1,4 @@
-"""`wrap`: a model whose functional operators and tensor methods are modules, computing the same."""
+"""`wrap`: replaces functional operators and tensor methods of a model by modules that compute the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Functional", "wrap"]
 
 
 class Functional(nn.Module):
-    """One call of a function (`torch.cat`, `operator.add`) or of a tensor method (`mean`) as a module."""
+    """A module that calls one function (`torch.cat`, `operator.add`) or tensor method (`mean`)."""
 
     def __init__(self, target: Callable[..., Any] | str, kind: str):
         super().__init__()

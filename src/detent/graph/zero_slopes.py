@@ -1,4 +1,4 @@
-"""Finds the tensors whose gradient may be infinite where their grid rounds to 0: roots and quotients are taken of them.
+"""Finds tensors whose gradient may be infinite where they are rounded to 0: the inputs of roots and divisors.
 
 The float network never computes 1 / 0 there, so that its gradients are finite; the quantized one may.
 """
@@ -24,7 +24,7 @@ _STEEP = frozenset(
 
 
 def guard_zero_slopes(graph: fx.Graph, modules: Mapping[str, nn.Module]) -> None:
-    """Tell the quantizers in front of such functions, up to the next quantizers."""
+    """Mark the quantizers before such functions, up to the next quantizers."""
     for node in graph.nodes:
         quantizer = called_module(node, modules)
         if isinstance(quantizer, Quantizer) and _feeds_steep(node, modules):

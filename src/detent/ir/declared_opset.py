@@ -1,4 +1,4 @@
-"""Opset 20 for a network of a newer opset, if its target does not need a newer one.
+"""Declares opset 20 for a network of a newer opset if its target does not need the newer one.
 
 From opset 21 on, ONNX Runtime 1.31.1 does not load int8 codes that are only moved (Q, DQ, Reshape, and no Q): its
 QDQPropagationTransformer writes a QuantizeLinear with `output_dtype` after the Reshape, and its QDQS8ToU8Transformer

@@ -36,12 +36,12 @@ class DeployedTensor:
 
     @property
     def minimum(self) -> npt.NDArray[np.float32]:
-        """The real number of the least code (integer grids)."""
+        """The real number of the lowest code (integer grids)."""
         return self._real(self._grid.qmin)
 
     @property
     def maximum(self) -> npt.NDArray[np.float32]:
-        """The real number of the greatest code (integer grids)."""
+        """The real number of the highest code (integer grids)."""
         return self._real(self._grid.qmax)
 
     @property

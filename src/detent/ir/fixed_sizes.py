@@ -16,7 +16,7 @@ __all__ = ["with_fixed_sizes"]
 
 
 def with_fixed_sizes(graph: Network, samples: Sequence[Tensor]) -> Network:
-    """The same network for inputs of the sizes of `samples`, without the operations that work sizes out."""
+    """The network specialized to the input sizes of `samples`, without operations that compute sizes."""
     asked = any(op.type == "Shape" for op in graph.ops)
     return fold_constants(graph, _shapes(graph, samples) if asked else {}, keep_codes=True)
 

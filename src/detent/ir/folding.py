@@ -73,7 +73,7 @@ def _computed(graph: Network, op: Op, constants: Mapping[str, Array]) -> dict[st
 
 
 def _read(graph: Network, read: Operand, constants: Mapping[str, Array]) -> Array:
-    """The numbers of a constant, on the grid that it is read on."""
+    """The values of a constant, dequantized if it is read on a grid."""
     held = constants[read.tensor]
     if read.encoding is None:
         return held

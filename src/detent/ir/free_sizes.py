@@ -1,4 +1,4 @@
-"""What is known of a network's tensors for given sizes of its inputs, and which of their sizes are free.
+"""Shapes and constants of a network for given input sizes, and which sizes are free.
 
 Whether a size is free is found by trying: what is the same for sizes that are far apart and have little in common does
 not depend on them. Small sizes would not do: behind a few strides, widths of 1 and of 2 are both 1.
@@ -133,8 +133,8 @@ def signature_of(tensor: str, tries: Sequence[Known]) -> tuple[int, ...] | None:
 
 
 def try_sizes(model: onnx.ModelProto) -> tuple[Known, ...]:
-    """What is known for sizes far apart; for larger ones too where these do not say the shapes of all tensors. Of a
-    network without free sizes, what is known."""
+    """What is known for input sizes far apart, and for larger ones if these do not determine the shapes of all tensors;
+    or for the only size, if the network has no free sizes."""
     leading, inner = _free_names(model.graph)
     if not leading and not inner:
         return (known_sizes(model, 1),)
@@ -172,7 +172,7 @@ def _free_names(graph: onnx.GraphProto) -> tuple[list[str], list[str]]:
 
 
 def is_free(dim: onnx.TensorShapeProto.Dimension) -> bool:
-    """Also for -1, which some exporters write."""
+    """Also true for -1, which some exporters write."""
     return not dim.HasField("dim_value") or dim.dim_value < 0
 
 

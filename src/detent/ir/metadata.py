@@ -34,14 +34,14 @@ def is_code_range(node: onnx.NodeProto) -> bool:
 
 def write_stored_as(model: onnx.ModelProto, stored_as: Mapping[str, StoredAs]) -> None:
     if stored_as:
-        said = {name: [one.parameter, one.layout.value] for name, one in stored_as.items()}
-        model.metadata_props.add(key=_STORED_AS, value=json.dumps(said))
+        entries = {name: [one.parameter, one.layout.value] for name, one in stored_as.items()}
+        model.metadata_props.add(key=_STORED_AS, value=json.dumps(entries))
 
 
 def read_stored_as(model: onnx.ModelProto) -> dict[str, StoredAs]:
-    said = next((entry.value for entry in model.metadata_props if entry.key == _STORED_AS), "{}")
+    entries = next((entry.value for entry in model.metadata_props if entry.key == _STORED_AS), "{}")
     try:
-        return {str(name): StoredAs(str(of), Layout(layout)) for name, (of, layout) in json.loads(said).items()}
+        return {str(name): StoredAs(str(of), Layout(layout)) for name, (of, layout) in json.loads(entries).items()}
     except (AttributeError, RecursionError, TypeError, ValueError) as error:
         raise DeployError(
             f"read the metadata {_STORED_AS!r} of an ONNX model",

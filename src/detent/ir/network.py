@@ -30,7 +30,7 @@ _Result = TypeVar("_Result")
 
 
 class Layout(Enum):
-    """How a constant arranges the numbers of a parameter."""
+    """How a constant arranges the values of a parameter."""
 
     SAME = "same"
     TRANSPOSED = "transposed"
@@ -77,13 +77,18 @@ class Op:
 
     @property
     def label(self) -> str:
-        """What messages call it: its name, or its first output where it has none."""
+        """The name for messages: its own, or that of its first output."""
         return self.name or self.outputs[0]
 
     @property
+    def arguments(self) -> tuple[Operand | None, ...]:
+        """What a kernel takes: the inputs, then the outer tensors that subgraphs read."""
+        return (*self.inputs, *self.captured.values())
+
+    @property
     def reads(self) -> tuple[Operand, ...]:
-        """Everything that it reads."""
-        return (*(read for read in self.inputs if read is not None), *self.captured.values())
+        """All its operands."""
+        return tuple(read for read in self.arguments if read is not None)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -184,11 +189,11 @@ class Network:
         return frozenset(output.read.tensor for output in self.outputs)
 
     def is_constant(self, read: Operand | None) -> TypeGuard[Operand]:
-        """Whether it reads a constant; an absent input is none."""
+        """Whether it reads a constant; an absent input does not."""
         return read is not None and read.tensor in self.constants
 
     def readers(self, tensor: str) -> list[tuple[Op, Operand]]:
-        """Every operation that reads a tensor, with how."""
+        """Every operation that reads a tensor, with the operand."""
         return list(self._readers.get(tensor, ()))
 
     @cached_property
@@ -212,7 +217,7 @@ class Network:
 
     @cached_property
     def from_inputs(self) -> frozenset[str]:
-        """The tensors that depend on what the network is given."""
+        """The tensors that depend on the network's inputs."""
         found = set(self.inputs)
         for op in self.ops:
             if any(read.tensor in found for read in op.reads):
@@ -220,13 +225,13 @@ class Network:
         return frozenset(found)
 
     def encodings(self, tensor: str) -> tuple[Encoding | None, ...]:
-        """The different ways in which a tensor is read, by operations and by the network's outputs."""
+        """The distinct encodings with which operations and outputs read a tensor."""
         found = [read.encoding for _, read in self.readers(tensor)]
         found += [output.read.encoding for output in self.outputs if output.read.tensor == tensor]
         return tuple(dict.fromkeys(found))
 
     def grid_of(self, tensor: str) -> Encoding | None:
-        """The one encoding that everyone reads a tensor with; None if somebody reads it otherwise."""
+        """The encoding with which all readers read a tensor; None if they differ."""
         found = self.encodings(tensor)
         return found[0] if len(found) == 1 else None
 
@@ -288,7 +293,7 @@ class Network:
 
 
 def per_network(analysis: Callable[[Network], _Result]) -> Callable[[Network], _Result]:
-    """A function of a network that is computed once for each: a network does not change."""
+    """Caches the result of a function for each network, because a network does not change."""
 
     @wraps(analysis)
     def found(network: Network) -> _Result:

@@ -13,6 +13,7 @@ from detent.errors import DeployError, refusing
 from detent.ir.attributes import attribute_value, changed_defaults
 from detent.ir.metadata import REQUANTIZE, ROLE, is_code_range, read_stored_as
 from detent.ir.network import Network, Op, Operand, Output, Port
+from detent.ir.one_node import captured_names
 from detent.ir.qparams import BOUNDS, Encoding
 from detent.ir.shapes import shapes_of
 
@@ -22,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 def read_qdq(model: onnx.ModelProto) -> Network:
-    """Dissolve the Q and DQ nodes of `model`."""
+    """The network of `model`, with Q and DQ folded into operands."""
     return _Reader(model).graph()
 
 
@@ -71,7 +72,7 @@ class _Reader:
             said = {a.name: _attribute(a) for a in node.attribute}
             attributes = {**changed_defaults(node.op_type, self._opset), **said}
             metadata = {entry.key: entry.value for entry in node.metadata_props}
-            captured = {name: self._read(name) for name in _captured(node)}
+            captured = {name: self._read(name) for name in captured_names(node)}
             ops.append(
                 Op(node.op_type, node.name, reads, tuple(node.output), attributes, node.domain, metadata, captured)
             )
@@ -109,7 +110,7 @@ class _Reader:
         return Operand(name)
 
     def _dequantized(self, node: onnx.NodeProto) -> Operand:
-        """The output of a DequantizeLinear, as a read of what was quantized."""
+        """The output of a DequantizeLinear, as an operand of the tensor that was quantized."""
         codes = node.input[0]
         maker = self._made_by.get(codes)
         if maker is None or maker.op_type == "Constant":
@@ -195,14 +196,14 @@ class _Reader:
         return Output(value.name, self._read(value.name), dtype=dtype, shape=shape)
 
     def _is_requantized(self, name: str) -> bool:
-        """Whether a QuantizeLinear reads the output of a DequantizeLinear: for that one it is a tensor of its own."""
+        """Whether a QuantizeLinear reads the output of a DequantizeLinear, which is a tensor of its own then."""
         return any(
             user.op_type == "QuantizeLinear" or (user.op_type == "Clip" and self._bounds_codes(user))
             for user in self._users.get(name, [])
         )
 
     def _bounds_codes(self, clip: onnx.NodeProto) -> bool:
-        """Whether a Clip belongs to the QuantizeLinear behind it."""
+        """Whether a Clip belongs to the QuantizeLinear after it."""
         users = self._users.get(clip.output[0], [])
         return any(
             user.op_type == "QuantizeLinear" and self._clip_of(clip, self._encoding(user)) is not None for user in users
@@ -215,25 +216,12 @@ class _Reader:
         raise DeployError(f"read the tensor {name!r}", "nothing in the model computes it", "check the file")
 
 
-def _captured(node: onnx.NodeProto) -> list[str]:
-    """What the graphs inside of a node read from outside."""
-    found: dict[str, None] = {}
-    for attribute in node.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            own = {value.name for value in (*graph.input, *graph.initializer)}
-            own.update(name for inner in graph.node for name in inner.output)
-            read = [name for inner in graph.node for name in (*inner.input, *_captured(inner))]
-            read += [value.name for value in graph.output]
-            found.update(dict.fromkeys(name for name in read if name and name not in own))
-    return list(found)
-
-
 def _array(tensor: onnx.TensorProto) -> Array:
     return np.asarray(numpy_helper.to_array(tensor))
 
 
 def _constant(node: onnx.NodeProto) -> tuple[Array, str]:
-    """What a Constant node holds, and the name of its type."""
+    """The value of a Constant node, and the name of its type."""
     held = node.attribute[0]
     if held.name == "value":
         return _array(held.t), _type_name(held.t.data_type)

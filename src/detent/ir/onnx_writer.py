@@ -109,7 +109,7 @@ class _Writer:
         self._nodes.append(node)
 
     def _read(self, read: Operand) -> str:
-        """The tensor that holds what an operand reads, in float; constants and coded inputs are written now."""
+        """The float tensor of an operand; constants and coded inputs are written on demand."""
         if read not in self._real:
             self._real[read] = self._stored(read) if read.encoding is None else self._dequantized(read, read.encoding)
         return self._real[read]
@@ -120,7 +120,7 @@ class _Writer:
         return read.tensor
 
     def _dequantized(self, read: Operand, encoding: Encoding) -> str:
-        """Behind a DequantizeLinear of codes that are there: a constant's, or what the network is given."""
+        """The output of a DequantizeLinear of codes that exist: those of a constant or a network input."""
         codes, given = read.tensor, self._asked.get(read) or self._names.unique(f"{read.tensor}_dequantized")
         if read.tensor in self._network.constants:
             codes, given = self._names.unique(f"{read.tensor}_quantized"), self._asked.get(read, read.tensor)
@@ -137,7 +137,7 @@ class _Writer:
     # --- grids
 
     def _quantize(self, tensor: str) -> None:
-        """Put a tensor on every grid that it is read on."""
+        """Put a tensor on every grid on which it is read."""
         if tensor in self._network.coded:
             return
         for encoding in self._network.encodings(tensor):
@@ -160,7 +160,7 @@ class _Writer:
         self._real[read] = given
 
     def _code_range(self, source: str, tensor: str, encoding: Encoding) -> str:
-        """What goes into Q: where fewer codes are used than the type has, clipped to them."""
+        """The input of a QuantizeLinear, clipped if fewer codes are used than the type has."""
         if encoding.full:
             return source
         bounds = []
@@ -222,7 +222,7 @@ def _value_info(name: str, dtype: str, shape: Iterable[int | str] | None) -> onn
 
 
 def _inner(value: Any, renamed: Mapping[str, str]) -> Any:
-    """An attribute; a graph with other names for what it reads from outside."""
+    """An attribute; in a subgraph, the outer tensors are renamed."""
     if not isinstance(value, onnx.GraphProto) or not renamed:
         return value
     made = onnx.GraphProto()

@@ -24,7 +24,7 @@ __all__ = ["OPS", "OpSpec", "Trait", "ops_with"]
 
 
 class Trait(Flag):
-    """What is true of an operator whatever its attributes are."""
+    """Properties of an operator that hold for all attribute values."""
 
     RESHAPES = auto()
     """The output is the first input in another shape: the same numbers in the same order."""
@@ -41,6 +41,9 @@ class Trait(Flag):
     ACTIVATION = auto()
     """Elementwise: an activation function that is no clip, and that engines have a kernel for. Celu, Selu, Softsign and
     Shrink, which they compute in steps, are not among them."""
+    THROUGH_ONE = auto()
+    """Elementwise, and 1 or a part of it is added on the way, as in tanh(x) = 2 / (1 + exp(-2x)) - 1: its round-off is
+    at least that of 1."""
     ARITHMETIC = auto()
     """Adds, subtracts, multiplies or divides two tensors, with broadcasting."""
     WEIGHTED = auto()
@@ -57,7 +60,7 @@ class Trait(Flag):
 
 @dataclass(frozen=True)
 class OpSpec:
-    """What is known of one ONNX operator."""
+    """The properties of one ONNX operator."""
 
     name: str
     traits: Trait
@@ -69,12 +72,12 @@ class OpSpec:
 
     @property
     def reference(self) -> Kernel | None:
-        """The float kernel that the twin, constant folding and the importer compute it with; None if there is none."""
+        """The float kernel that the twin, constant folding and the importer use; None if there is none."""
         return REFERENCE.get(self.name)
 
     @property
     def roundoff(self) -> Rule | None:
-        """How far two float32 computations of it may be apart; None if no bound is known."""
+        """The bound on the difference of two float32 computations; None if none is known."""
         from detent.ir.roundoff import ROUNDOFF  # its rules ask for traits
 
         return ROUNDOFF.get(self.name)
@@ -86,26 +89,27 @@ _RESHAPES = Trait.RESHAPES | _MOVES
 _EXTREME = Trait.EXTREME | Trait.EXACT
 _CLIPS = Trait.CLIPS | Trait.ELEMENTWISE | Trait.EXACT
 _ACTIVATION = Trait.ACTIVATION | Trait.ELEMENTWISE
+_THROUGH_ONE = Trait.THROUGH_ONE | Trait.ELEMENTWISE
 _AVERAGE_POOL = Trait.AVERAGE_POOL | Trait.POOL
 _CONVOLUTION = Trait.CONVOLUTION | Trait.WEIGHTED
 
 _TRAITS = {
     "Abs": Trait.ELEMENTWISE | Trait.EXACT,
-    "Acos": Trait.ELEMENTWISE,
-    "Acosh": Trait.ELEMENTWISE,
+    "Acos": _THROUGH_ONE,
+    "Acosh": _THROUGH_ONE,
     "Add": Trait.ARITHMETIC,
     "And": _NONE,
     "ArgMax": _NONE,
     "ArgMin": _NONE,
-    "Asin": Trait.ELEMENTWISE,
-    "Asinh": Trait.ELEMENTWISE,
-    "Atan": Trait.ELEMENTWISE,
-    "Atanh": Trait.ELEMENTWISE,
+    "Asin": _THROUGH_ONE,
+    "Asinh": _THROUGH_ONE,
+    "Atan": _THROUGH_ONE,
+    "Atanh": _THROUGH_ONE,
     "AveragePool": _AVERAGE_POOL,
     "BatchNormalization": _NONE,
     "Cast": Trait.EXACT,
     "Ceil": Trait.ELEMENTWISE,
-    "Celu": Trait.ELEMENTWISE,
+    "Celu": _THROUGH_ONE,
     "Clip": _CLIPS,
     "Col2Im": _NONE,
     "Concat": Trait.EXACT,
@@ -119,9 +123,9 @@ _TRAITS = {
     "Div": Trait.ARITHMETIC,
     "Dropout": Trait.EXACT,  # gives a mask too
     "Einsum": _NONE,
-    "Elu": _ACTIVATION,
+    "Elu": _ACTIVATION | _THROUGH_ONE,
     "Equal": _NONE,
-    "Erf": Trait.ELEMENTWISE,
+    "Erf": _THROUGH_ONE,
     "Exp": Trait.ELEMENTWISE,
     "Expand": _MOVES,
     "Flatten": _RESHAPES,
@@ -136,7 +140,7 @@ _TRAITS = {
     "Greater": _NONE,
     "GreaterOrEqual": _NONE,
     "GroupNormalization": _NONE,
-    "HardSigmoid": _ACTIVATION,
+    "HardSigmoid": _ACTIVATION | _THROUGH_ONE,
     "HardSwish": _ACTIVATION,
     "Identity": _RESHAPES,
     "InstanceNormalization": _NONE,
@@ -152,7 +156,7 @@ _TRAITS = {
     "MaxPool": Trait.POOL | _EXTREME,
     "Mean": _NONE,
     "Min": _EXTREME,
-    "Mish": _ACTIVATION,
+    "Mish": _ACTIVATION | _THROUGH_ONE,
     "Mul": Trait.ARITHMETIC,
     "Neg": Trait.ELEMENTWISE | Trait.EXACT,
     "Not": _NONE,
@@ -178,16 +182,16 @@ _TRAITS = {
     "Reshape": _RESHAPES,
     "Resize": _NONE,  # moves values in one of its modes
     "Round": Trait.ELEMENTWISE,
-    "Selu": Trait.ELEMENTWISE,
+    "Selu": _THROUGH_ONE,
     "Shape": _NONE,
     "Shrink": Trait.ELEMENTWISE,
-    "Sigmoid": _ACTIVATION,
+    "Sigmoid": _ACTIVATION | _THROUGH_ONE,
     "Sign": Trait.ELEMENTWISE,
     "Sin": Trait.ELEMENTWISE,
     "Sinh": Trait.ELEMENTWISE,
     "Slice": _MOVES,
     "Softmax": _NONE,
-    "Softplus": _ACTIVATION,
+    "Softplus": _ACTIVATION | _THROUGH_ONE,
     "Softsign": Trait.ELEMENTWISE,
     "SpaceToDepth": _MOVES,
     "Split": _MOVES,
@@ -197,7 +201,7 @@ _TRAITS = {
     "Sum": _NONE,
     "Swish": Trait.ELEMENTWISE,
     "Tan": Trait.ELEMENTWISE,
-    "Tanh": _ACTIVATION,
+    "Tanh": _ACTIVATION | _THROUGH_ONE,
     "Tile": _MOVES,
     "TopK": _NONE,
     "Transpose": _MOVES,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from detent.files import read_bytes
 from detent.ir.network import Network
 from detent.ir.onnx_reader import read_qdq
 from detent.ir.packed_numbers import unpack_numbers
+from detent.ir.protos import all_tensors
 
 __all__ = ["MANIFEST", "VERSION", "Package", "digest"]
 
@@ -69,7 +71,7 @@ class Package:
             return cls(where, manifest)
 
     def path(self, suffix: str) -> Path:
-        """The file whose name ends with that."""
+        """The file with this suffix."""
         ending = [str(name) for name in self.manifest["files"] if name.endswith(suffix)]
         if ending:  # "model.onnx" is that file, though another's name may end so too
             return self.folder / (suffix if suffix in ending else ending[0])
@@ -183,3 +185,17 @@ def _check(folder: Path, files: Mapping[str, str]) -> None:
             raise ArtifactError(f"load {folder}", f"{name} is missing", "deploy the model again")
         if digest(content) != expected:
             raise ArtifactError(f"load {folder}", f"{name} was changed after deploy", "deploy the model again")
+        if name.endswith(".onnx"):
+            _refuse_external_data(content, f"load {folder}", name)
+
+
+def _refuse_external_data(content: bytes, asked: str, name: str) -> None:
+    """No hash covers what is in another file, and engines would read it."""
+    model = onnx.ModelProto()
+    with suppress(Exception):  # of protobuf: who uses the file will say what is wrong with it
+        model.ParseFromString(content)
+    for tensor in all_tensors(model):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise ArtifactError(
+                asked, f"{name} has the data of {tensor.name!r} in another file", "deploy the model again"
+            )

@@ -1,4 +1,4 @@
-"""Many numbers inside of a JSON file: their bytes, compressed, as text.
+"""Large arrays in a JSON file: their bytes, compressed, as text.
 
 The scales of a model in groups of 32 are a number for every 32 weights: written in decimals they were longer than the
 weights.

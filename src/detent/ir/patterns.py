@@ -25,31 +25,32 @@ __all__ = [
 
 
 def is_output(graph: Network, tensor: str) -> bool:
-    """Whether a tensor is an output of the network, on whatever grid."""
+    """Whether a tensor is an output of the network, on any grid."""
     return any(output.read.tensor == tensor for output in graph.outputs)
 
 
 def requantizes(graph: Network, op: Op) -> bool:
-    """Whether an operation only puts a tensor from one grid on others: all read its output on a grid."""
+    """Whether an operation only requantizes a tensor: all readers read its output on a grid."""
     if op.type != "Identity" or op.metadata.get(ROLE) != REQUANTIZE or op.reads[0].encoding is None:
         return False
     return None not in graph.encodings(op.outputs[0])
 
 
 def sole_reader(graph: Network, tensor: str) -> tuple[Op, Operand] | None:
-    """The one operation that reads a tensor, and how; None if several do, or it is an output of the network."""
+    """The only operation that reads a tensor, with its operand; None if there are several, or it is an output of the
+    network."""
     readers = graph.readers(tensor)
     return readers[0] if len(readers) == 1 and not is_output(graph, tensor) else None
 
 
 def sole_float_reader(graph: Network, tensor: str) -> Op | None:
-    """The one operation that reads a tensor, if it does so in float: the two may be run as one."""
+    """The only operation that reads a tensor, if it reads it in float, so that the two can be fused."""
     found = sole_reader(graph, tensor)
     return None if found is None or found[1].encoding is not None else found[0]
 
 
 def constant_values(graph: Network, read: Operand | None) -> npt.NDArray[Any] | None:
-    """The numbers of a constant operand, dequantized if it is stored as codes; None if it is computed, or absent."""
+    """The values of a constant operand, dequantized if it is stored as codes; None if it is computed or absent."""
     if read is None or read.tensor not in graph.constants:
         return None
     held = graph.constants[read.tensor]
@@ -74,8 +75,11 @@ def clip_bounds(graph: Network, op: Op) -> tuple[float, float] | None:
 
 
 def reduced_axes(graph: Network, op: Op, rank: int) -> tuple[int, ...] | None:
-    """The axes that a reduction or a global pool of a tensor of this rank reduces, in order, all from 0 on; None if
-    they are computed. In older opsets the axes of a reduction are an attribute."""
+    """The axes that a reduction or global pool reduces for a tensor of this rank, sorted and non-negative; None if they
+    are computed.
+
+    In older opsets the axes of a reduction are an attribute.
+    """
     if op.type in ops_with(Trait.POOL):
         return tuple(range(2, rank))
     given = op.optional(1)

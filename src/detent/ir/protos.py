@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import FunctionProto, GraphProto, ModelProto, TensorProto
 
-__all__ = ["constant_tensors", "without_initializers"]
+__all__ = ["all_tensors", "constant_tensors", "without_initializers"]
+
+
+def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Those of the graph and of functions, and of graphs inside of their nodes."""
+    waiting: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
+    while waiting:
+        held = waiting.pop()
+        sparse = []
+        if isinstance(held, GraphProto):
+            yield from held.initializer
+            sparse += held.sparse_initializer
+        for attribute in (attribute for node in held.node for attribute in node.attribute):
+            yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+            sparse += [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+            sparse += attribute.sparse_tensors
+            waiting += [attribute.g] if attribute.HasField("g") else []
+            waiting += attribute.graphs
+        for one in sparse:
+            yield from (one.values, one.indices)
 
 
 def constant_tensors(graph: GraphProto) -> dict[str, TensorProto]:

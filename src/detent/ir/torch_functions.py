@@ -14,26 +14,27 @@ import numpy.typing as npt
 import torch.nn.functional as F
 from torch import Tensor
 
-from detent.ir.attributes import attribute_value
 from detent.ir.network import Op
 from detent.ir.reference import REFERENCE, Kernel, KernelCall
-from detent.ir.reference.padding import pad_axes
 from detent.ir.reference.resizing import resize
 from detent.ir.windows import SlidingWindow
 
-__all__ = ["CONV_BY_PLANES", "FUNCTIONS", "call"]
-
-CONV_BY_PLANES = "ConvByPlanes"
-"""Not an ONNX operation: a Conv of volumes that was written in another way, for runtimes that have none."""
+__all__ = ["FUNCTIONS", "call"]
 
 
-def call(op: Op, values: Sequence[Tensor | None], constants: Mapping[str, npt.NDArray[Any]]) -> tuple[Tensor, ...]:
-    """The output of an operation, one tensor for each of its outputs."""
+def call(
+    op: Op,
+    values: Sequence[Tensor | None],
+    constants: Mapping[str, npt.NDArray[Any]],
+    functions: Mapping[str, Kernel] | None = None,
+) -> tuple[Tensor, ...]:
+    """The output of an operation, one tensor for each of its outputs; `functions` stand in for `FUNCTIONS`."""
+    functions = FUNCTIONS if functions is None else functions
     held = [None if read is None else constants.get(read.tensor) for read in op.inputs]
     run = KernelCall(op.type, values, op.attributes, held, len(op.outputs), op.name)
-    if op.type not in FUNCTIONS:
+    if op.type not in functions:
         raise run.refusal("Detent knows no torch function for this type")
-    found = FUNCTIONS[op.type](run)
+    found = functions[op.type](run)
     return found if isinstance(found, tuple) else (found,)
 
 
@@ -92,34 +93,9 @@ def _resize(call: KernelCall) -> Tensor:
     return F.interpolate(x, **wanted, mode=mode, align_corners=aligned)
 
 
-# --- what is no ONNX operator ---
-
-
-def _conv_by_planes(call: KernelCall) -> Tensor:
-    """A convolution of volumes as convolutions of planes that are added up. Behind its data and bias it reads the
-    weights, one tensor for each place along the depth."""
-    data, bias, *weights = (call.optional(index) for index in range(len(call.values)))
-    assert data is not None
-    window = SlidingWindow.of(call.attributes, [len(weights), *call[2].shape[2:]]).resolve(data.shape[2:])
-    strides, dilations = window.strides, window.dilations
-    groups = attribute_value("Conv", call.attributes, "group")
-    depth = window.along(data.shape[2:])[0].windows()
-    x = pad_axes(data, window.pads)
-    found: Tensor | None = None
-    for place, weight in enumerate(weights):
-        first = place * dilations[0]
-        picked = x[:, :, first : first + (depth - 1) * strides[0] + 1 : strides[0]]
-        planes = picked.transpose(1, 2).reshape(-1, x.shape[1], *x.shape[3:])
-        part = F.conv2d(planes, weight, bias, strides[1:], 0, dilations[1:], groups)  # type: ignore[arg-type]
-        found, bias = part if found is None else found + part, None
-    assert found is not None
-    return found.reshape(x.shape[0], depth, *found.shape[1:]).transpose(1, 2)
-
-
 FUNCTIONS: Mapping[str, Kernel] = {
     **REFERENCE,
     "AveragePool": _average_pool,
-    CONV_BY_PLANES: _conv_by_planes,
     "Gemm": _gemm,
     "GlobalAveragePool": _global_average_pool,
     "HardSwish": lambda call: F.hardswish(call[0]),

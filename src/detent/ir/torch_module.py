@@ -16,7 +16,8 @@ from detent.errors import DeployError
 from detent.ir.network import Network, Op, Operand
 from detent.ir.patterns import sole_float_reader
 from detent.ir.qparams import Encoding
-from detent.ir.torch_functions import call
+from detent.ir.reference import Kernel
+from detent.ir.torch_functions import FUNCTIONS, call
 
 __all__ = ["FloatGrids", "Grids", "TorchGraph", "with_linear_layers"]
 
@@ -80,22 +81,25 @@ class _Operation(nn.Module):
     """One operation and its readings. Modules of their own, so that an exported program says of each node which
     operation, and which of its inputs, it is of."""
 
-    def __init__(self, op: Op, constants: Mapping[str, npt.NDArray[Any]], grids: Grids):
+    def __init__(
+        self, op: Op, constants: Mapping[str, npt.NDArray[Any]], grids: Grids, functions: Mapping[str, Kernel]
+    ):
         super().__init__()
-        self._op, self._constants = op, constants
+        self._op, self._constants, self._functions = op, constants, functions
         # Constants are restored before they come here.
         grid = [None if read is None or read.tensor in constants else read.encoding for read in op.inputs]
         self.readings = nn.ModuleList(_Reading(grids, encoding) for encoding in grid)
 
     def forward(self, *values: Tensor | None) -> tuple[Tensor, ...]:
         read = [reading(value) for reading, value in zip(self.readings, values, strict=True)]
-        return call(self._op, read, self._constants)
+        return call(self._op, read, self._constants, self._functions)
 
 
 class TorchGraph(nn.Module):
-    """Takes the network's inputs in their order, gives its outputs as a tuple in theirs, as real numbers."""
+    """Takes the network's inputs in their order, gives its outputs as a tuple in theirs, as real numbers. `functions`
+    are by the type of an operation, ONNX's or one of the caller's own."""
 
-    def __init__(self, graph: Network, grids: Grids):
+    def __init__(self, graph: Network, grids: Grids, functions: Mapping[str, Kernel] = FUNCTIONS):
         super().__init__()
         self._graph, self._grids = graph, grids
         coded_inputs = graph.coded & graph.inputs.keys()
@@ -110,7 +114,7 @@ class TorchGraph(nn.Module):
         for read in (*reads, *(output.read for output in graph.outputs)):
             if read.tensor in graph.constants and read not in self._held:
                 self._hold(read)
-        self.operations = nn.ModuleList(_Operation(op, graph.constants, grids) for op in graph.ops)
+        self.operations = nn.ModuleList(_Operation(op, graph.constants, grids, functions) for op in graph.ops)
         given = [None if output.read in self._held else output.read.encoding for output in graph.outputs]
         self.given = nn.ModuleList(_Reading(grids, encoding) for encoding in given)
 
@@ -213,11 +217,7 @@ def _linear_weight(graph: Network, op: Op, constants: dict[str, npt.NDArray[Any]
     name = f"{read.tensor}{_TURNED}"
     constants[name] = np.ascontiguousarray(graph.constants[read.tensor].T)
     encoding = read.encoding
-    if encoding is not None and encoding.axis is not None:
-        if encoding.block is not None:
-            return None
-        encoding = replace(encoding, axis=1 - encoding.axis % 2)
-    return Operand(name, encoding)
+    return Operand(name, None if encoding is None else encoding.transposed())
 
 
 def _is_bias(graph: Network, read: Operand | None, constants: Mapping[str, npt.NDArray[Any]], weight: Operand) -> bool:

@@ -1,4 +1,4 @@
-"""Scales that are known beforehand, from another backend's calibration or from a file, taken into a Plan."""
+"""Puts known scales, from another backend's calibration or from a file, into a Plan."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ Known = Mapping[str, tuple[Scheme, QParams]]
 
 
 def adopt(plan: Plan, known: Known, target: Backend) -> Plan:
-    """`plan` with the schemes of `known`; a tensor that is not known, or whose scheme `target` lacks, is refused."""
+    """`plan` with the schemes of `known`; refuses tensors that are not known or whose scheme `target` does not
+    support."""
     return replace(plan, entries=with_their_biases(_adopted(entry, known, target) for entry in plan.entries))
 
 
 def with_their_biases(entries: Iterable[PlanEntry]) -> tuple[PlanEntry, ...]:
-    """Entries of a plan whose weights have got other schemes, with biases that follow from them."""
+    """Entries of a plan whose weights have new schemes, with the biases derived from them."""
     known = tuple(entries)
     weights = {e.tensor: e.scheme for e in known if isinstance(e, QuantizedTensor) and e.role == "weight"}
     return tuple(_as_its_weight(entry, weights) for entry in known)
 
 
 def _as_its_weight(entry: PlanEntry, weights: Mapping[str, Scheme]) -> PlanEntry:
-    """A bias has a scale for each channel if its weight has, whose scale its own follows from."""
+    """The scheme of a bias: per channel if its weight is, because its scale is derived from the weight's."""
     weight = weights.get(entry.tensor.removesuffix(".bias") + ".weight")
     if isinstance(entry, FloatTensor) or entry.quantizer != "derived" or weight is None:
         return entry
@@ -50,7 +51,7 @@ def _as_its_weight(entry: PlanEntry, weights: Mapping[str, Scheme]) -> PlanEntry
 
 
 def initialize(prepared: nn.Module, known: Known) -> None:
-    """Set the quantizers of the tensors whose scheme is the known one, and those of weights that have another."""
+    """Initialize the quantizers of tensors whose scheme is the known one, and of weights that have a different one."""
     for quantizer in quantizers_of(prepared):
         scheme, qparams = known.get(quantizer.name, (None, None))
         if qparams is not None and scheme == quantizer.scheme:
@@ -64,13 +65,13 @@ def initialize(prepared: nn.Module, known: Known) -> None:
 
 
 def _measure(quantizer: Quantizer, weight: torch.Tensor) -> None:
-    """A weight that a file has on a grid the backend lacks needs no data to be put on another."""
+    """A weight on a grid that the backend does not support is measured on another one, which needs no data."""
     found = measured(weight, quantizer.scheme, *quantizer.observer, name=quantizer.name)
     quantizer.initialize(quantizer.widened(found, weight))
 
 
 def measured(weight: torch.Tensor, scheme: Scheme, observer: str, options: Mapping[str, Any], *, name: str) -> QParams:
-    """What an observer finds for a tensor that is known whole."""
+    """The result of an observer for a tensor whose values are known."""
     watch = OBSERVERS[observer](scheme, name=name, **options)
     watch.observe(weight.detach())
     return watch.qparams()
@@ -97,7 +98,7 @@ def _adopted(entry: PlanEntry, known: Known, target: Backend) -> PlanEntry:
 
 
 def limits(scheme: Scheme, entry: QuantizedTensor, target: Backend, *, of_file: bool = False) -> list[str]:
-    """What `target` has instead of a scheme for tensors like that of `entry`; nothing if it has it."""
+    """The schemes of `target` for tensors like `entry`, if it does not support the known one; otherwise nothing."""
     offers = _offer(entry, target).alternatives
     kept = target.file_weight if entry.role == "weight" else target.file_activation
     if of_file and kept is not None:
@@ -116,9 +117,9 @@ def _offer(entry: QuantizedTensor, target: Backend) -> SupportedSchemes:
 def known_of_file(
     source: OnnxSource, plan: Plan, modules: Mapping[str, str], factors: Mapping[str, torch.Tensor]
 ) -> Known:
-    """What the Q and DQ of an ONNX file say of weights of a plan, and of all activations.
+    """The qparams that the Q and DQ of an ONNX file give to weights of a plan and to all activations.
 
-    `modules` names the module of a node, `factors` has what the weight of a module was multiplied by since.
+    `modules` has the module of each node; `factors` has what the weight of a module has been multiplied by since.
     """
     found: dict[str, tuple[Scheme, QParams]] = {}
     activation = next((entry.scheme for entry in plan.quantized if entry.role == "activation"), None)
@@ -147,13 +148,14 @@ def known_of_file(
 
 
 def _of_activation(source: OnnxSource, node: str) -> OnnxEncoding | None:
-    """Not of sums: an int32 is a bias that is added by an operation of its own."""
+    """Not of int32 tensors: such a sum is a bias that is added by a separate operation."""
     encoding = source.encodings.get(source.tensors.get(node, ""))
     return None if encoding is None or encoding.dtype == "int32" else encoding
 
 
 def _of_encoding(encoding: OnnxEncoding, planned: Scheme, transposed: bool) -> tuple[Scheme, QParams]:
-    """The scheme a file stores a tensor by. Rounding is not told there and narrow grids seldom: the plan decides."""
+    """The scheme of a tensor in a file. Files do not give the rounding, and rarely a narrow range: these come from the
+    plan."""
     low, high = encoding.limits
     signed, bits = low < 0, (high - min(low, 0)).bit_length()
     symmetric = not encoding.zero_point.any() and (signed or planned.symmetric)

@@ -1,4 +1,4 @@
-"""Batch norms of a quantized ONNX file: which of them may be folded, and what that does to the file's scales.
+"""Batch norms of a quantized ONNX file: which can be folded, and how that changes the file's scales.
 
 Tools that train write the batch norm behind the convolution, unfolded. Folded, the weight is w g for each output
 channel, and if its scale becomes s |g| its codes stay what they are, but for their sign. A norm is left alone if the
@@ -23,8 +23,8 @@ __all__ = ["FileNorms", "scaled"]
 
 @dataclass(frozen=True)
 class FileNorms:
-    """`apart`: modules of batch norms that stay. `factors`: what the weight of a module is multiplied by, for each
-    output channel. `merged`: name of the node of an operation -> name of that of the norm that goes into it."""
+    """`apart`: the modules of batch norms that are not folded. `factors`: what the weight of a module is multiplied by,
+    per output channel. `merged`: from the name of an operation's node to that of the batch norm folded into it."""
 
     apart: frozenset[str] = frozenset()
     factors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class FileNorms:
         return cls(frozenset(apart), factors, merged)
 
     def seen_from(self, source: OnnxSource, left: Collection[str]) -> OnnxSource:
-        """`source` for graphs of which the nodes `left` remain: an operation gives what its norm gave."""
+        """`source` for graphs in which only the nodes `left` remain: an operation gives what its batch norm gave."""
         gone = {op: norm for op, norm in self.merged.items() if norm not in left}
         tensors = {**source.tensors, **{op: source.tensors[norm] for op, norm in gone.items()}}
         nodes = {**source.nodes, **{op: (*source.nodes[op], *source.nodes[norm]) for op, norm in gone.items()}}

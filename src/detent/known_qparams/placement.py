@@ -1,8 +1,8 @@
-"""Where a quantized ONNX file has grids, brought into a Plan: the same tensors, for the same readers.
+"""Transfers the placement of Q/DQ in a quantized ONNX file to a Plan: the same tensors, for the same readers.
 
 A backend plans by what its engine runs best. A file was planned by another tool, and its numbers are those of that
-tool's placement: a tensor may be on a grid for one reader and float for another, it may be put on another grid behind
-a Transpose, and it may be on one where the backend would have none.
+tool's placement: a tensor may be on a grid for one reader and float for another, it may be put on another grid behind a
+Transpose, and it may be on one where the backend would have none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Entries = dict[str, PlanEntry]
 
 
 class FilePlacement:
-    """Which readers of a node's output get it from a grid, by the file that the graphs were loaded from."""
+    """For each node, which readers of its output read it from a grid in the file."""
 
     def __init__(
         self, source: OnnxSource, graphs: Iterable[fx.Graph], modules: Mapping[str, nn.Module], recipe: Recipe
@@ -39,7 +39,7 @@ class FilePlacement:
         self._carries: dict[fx.Node, bool] = {}
 
     def readers(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """Those that get the output of `node` from a grid, if the recipe does not exclude them."""
+        """The readers that read the output of `node` from a grid, unless the recipe excludes them."""
         tensor = self._source.tensors.get(node.name, "")
         wanted = self._source.readers.get(tensor, frozenset())
         return tuple(user for user in node.users if self._labels(user) & wanted and self._asked(node, user))
@@ -53,7 +53,7 @@ class FilePlacement:
         return self._recipe.for_tensor("activation", layer, self.kind(op)).quantize is not False
 
     def is_read_from_grid(self, node: fx.Node, reader: fx.Node) -> bool:
-        """Also where it is values that were on a grid before and have only been moved."""
+        """Also true if the values were on a grid before and have only been moved."""
         for each in dependencies_first([node], self._undecided_inputs):
             sources = each.all_input_nodes if self.moves(each) else []
             self._carries[each] = bool(sources) and all(
@@ -81,7 +81,7 @@ class FilePlacement:
 
 
 def as_in_file(plan: Plan, known: Known, placement: FilePlacement, target: Backend) -> Plan:
-    """`plan` with the grids of a file and no others; a file with scales for weights only is planned as a float one."""
+    """`plan` with exactly the grids of a file; a file that has scales only for weights is planned as a float one."""
     gridded = [t for t in known if t in placement.nodes and placement.readers(placement.nodes[t])]
     activations = [entry for entry in plan.quantized if entry.role == "activation"]
     template = next((entry for entry in activations if entry.observer != "fixed"), None)
@@ -111,7 +111,8 @@ def as_in_file(plan: Plan, known: Known, placement: FilePlacement, target: Backe
 
 
 def _measured(plan: Plan, entries: Entries) -> tuple[QuantizedTensor, ...]:
-    """The tensors that are measured only: those of `plan` which the file has on no grid either, and its own."""
+    """The tensors that stay float but are measured: those of `plan` that are on no grid in the file either, and the
+    file's own."""
     left = [entry for entry in plan.quantized if entry.role == "activation" and entry.observer != "fixed"]
     asked = (*plan.ranges, *(replace(entry, users=(), shares=None) for entry in left))
     return tuple(entry for entry in asked if not isinstance(entries.get(entry.tensor), QuantizedTensor))
@@ -143,7 +144,8 @@ def _added(node: fx.Node, template: QuantizedTensor, known: Known, placement: Fi
 
 
 def _carried(entry: QuantizedTensor, entries: Entries, placement: FilePlacement) -> PlanEntry:
-    """What is moved from a grid stays on it, and engines move codes; the file need not say so again."""
+    """Tensors after data movement are on the grid before it, even if the file does not repeat it, because engines move
+    codes."""
     node = placement.nodes[entry.node]
     source = entries.get(node.all_input_nodes[0].name) if len(node.all_input_nodes) == 1 else None
     on_grid = isinstance(source, QuantizedTensor) and (not source.users or node.name in source.users)
@@ -156,16 +158,14 @@ def _carried(entry: QuantizedTensor, entries: Entries, placement: FilePlacement)
 
 
 def _users(node: fx.Node, placement: FilePlacement) -> tuple[str, ...]:
-    """As a Plan has them: none stands for all."""
+    """The users as a Plan has them: an empty tuple stands for all."""
     readers = placement.readers(node)
     return () if len(readers) == len(node.users) else tuple(reader.name for reader in readers)
 
 
 def _in_agreement(plan: Plan, known: Known, placement: FilePlacement) -> set[str]:
-    """The tensors of one grid that the file has one for as well, so that it may stand where the backend wants it.
-
-    Behind a Reshape or before it the numbers are the same, if nothing else reads them.
-    """
+    """The tensors of a planned grid that the file has a grid for too, so that it may stand where the backend wants it.
+    Before or after a Reshape the numbers are the same, if nothing else reads them."""
     groups: dict[str, list[QuantizedTensor]] = {}
     for entry in plan.quantized:
         if entry.role == "activation":
@@ -202,7 +202,7 @@ def _same_reads(group: list[QuantizedTensor], placement: FilePlacement) -> bool:
 
 
 def _taken(node: fx.Node, entries: Entries, placement: FilePlacement) -> QuantizedTensor | None:
-    """The grid that the input of an operation lies on, looking through operations that only move values."""
+    """The grid of an operation's input, looking through data movement."""
     while node.all_input_nodes:
         source = node.all_input_nodes[0]
         entry = entries.get(source.name)
@@ -215,7 +215,8 @@ def _taken(node: fx.Node, entries: Entries, placement: FilePlacement) -> Quantiz
 
 
 def _gives_grid(node: fx.Node, entries: Entries, target: Backend) -> bool:
-    """Whether an operation gives codes, or has a kernel that need not: one that runs in float adds a float bias."""
+    """Whether an operation produces codes, or has a kernel that can produce real numbers; one that runs in float adds a
+    float bias."""
     for each in reachable([node], lambda one: () if one.name in entries else one.users):
         entry = entries.get(each.name)
         if isinstance(entry, QuantizedTensor) or (entry is not None and entry.kind in target.float_outputs):

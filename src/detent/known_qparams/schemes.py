@@ -23,8 +23,10 @@ Numbers = tuple[Scheme, QParams]
 
 
 def as_offered(plan: Plan, known: Known, target: Backend) -> tuple[Plan, Known]:
-    """`plan` with the schemes of a file, and the scales that go with them. Tensors that are not in `plan` are there to
-    be placed later; their schemes are changed as those of other activations."""
+    """`plan` with the schemes of a file, as far as the target supports them, and the scales that go with them.
+
+    Tensors that are not in `plan` may be placed later; their schemes are changed like those of other activations.
+    """
     usual = next((_of_any_sign(entry) for entry in plan.quantized if entry.role == "activation"), None)
     own = {entry.tensor: entry for entry in plan.quantized if entry.quantizer != "derived"}
     given = known if target.arbitrary_qdq_placement else _joined(own, known)
@@ -43,14 +45,14 @@ def as_offered(plan: Plan, known: Known, target: Backend) -> tuple[Plan, Known]:
 
 
 def _of_any_sign(entry: QuantizedTensor) -> QuantizedTensor:
-    """An activation that may hold negative numbers."""
+    """Whether an activation may have negative values."""
     if not entry.scheme.symmetric or entry.scheme.grid.signed:
         return entry
     return replace(entry, scheme=replace(entry.scheme, grid=IntGrid(entry.scheme.grid.bits)))
 
 
 def _joined(own: Mapping[str, QuantizedTensor], known: Known) -> Known:
-    """`known` with one grid for tensors that the target has on one, which holds all that theirs hold."""
+    """`known` with one common grid for tensors that share one on the target, wide enough for all of them."""
     groups: dict[str, list[QuantizedTensor]] = {}
     for entry in own.values():
         groups.setdefault(entry.shares or entry.tensor, []).append(entry)
@@ -68,14 +70,14 @@ def _joined(own: Mapping[str, QuantizedTensor], known: Known) -> Known:
 
 
 def _had(numbers: Numbers, entry: QuantizedTensor, target: Backend) -> Numbers:
-    """The numbers themselves if the target has them for such a tensor, or is to measure a weight anew."""
+    """The numbers unchanged, if the target supports them for such a tensor, or if a weight is to be measured again."""
     if entry.role == "weight" or not limits(numbers[0], entry, target, of_file=True):
         return numbers
     return _shifted(numbers, entry.scheme) or _over(*_ends(*numbers), entry.scheme)
 
 
 def _over(low: Tensor, high: Tensor, planned: Scheme) -> Numbers:
-    """The planned grid over a range. One without negative numbers is planned for tensors that have none."""
+    """The planned grid over a given range. A grid without negative numbers is planned for tensors that have none."""
     least = low.clamp(min=0) if planned.symmetric and not planned.grid.signed else low
     return planned, choose_qparams(least, high, planned)
 
@@ -94,7 +96,7 @@ def _equal(left: Numbers, right: Numbers) -> bool:
 
 
 def _shifted(numbers: Numbers, planned: Scheme) -> Numbers | None:
-    """The grid with codes of the other sign, if the plan has those."""
+    """The grid with codes of the other signedness, if the plan uses that."""
     scheme, qparams = numbers
     grids = scheme.grid, planned.grid
     if not (grids[0].is_uniform and grids[1].is_uniform) or grids[0].bits != grids[1].bits:
@@ -106,6 +108,6 @@ def _shifted(numbers: Numbers, planned: Scheme) -> Numbers | None:
 
 
 def _ends(scheme: Scheme, qparams: QParams) -> tuple[Tensor, Tensor]:
-    """The least and the greatest number on a grid, of all its channels."""
+    """The lowest and highest number of a grid, over all its channels."""
     low, high = (end * qparams.scale.double() for end in scheme.grid.ends(qparams.zero_point.double()))
     return low.min().float(), high.max().float()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,11 @@ class Journal:
                 raise ValueError(f"its version is {said['layers_version']}")
             others = [key for key in journal._request if said["request"].get(key) != journal._request[key]]
             journal.parts = [_part(part) for part in said["parts"]]
-            journal.undone = None if said["undone"] is None else dict(said["undone"])
+            journal.undone = None if said["undone"] is None else _change(said["undone"])
             journal.finished = bool(said["finished"])
             if journal.finished and not journal.parts:
                 raise ValueError("it is finished and has no parts")
-        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
             raise ArtifactError(asked, f"{JOURNAL} cannot be read: {error}", "name another folder") from None
         if others:
             found = f"it was begun with another {' and '.join(others)}"
@@ -126,11 +127,25 @@ class Journal:
 
 def _part(said: Any) -> dict[str, Any]:
     """What a journal remembers of a part, if it is that; a TypeError, KeyError or ValueError if not."""
-    if not all(isinstance(text, str) for line in said["plan"] for text in (line["tensor"], *line, *line.values())):
+    if not all(
+        isinstance(text, str)
+        for line in said["plan"]
+        for text in (line["tensor"], line["as"], line["why"], *line, *line.values())
+    ):
         raise ValueError("a line of its plan is not made of words")
     for width in said["widths"].values():
         if len(width) != 2 or not all(isinstance(number, int) for number in width):
             raise ValueError(f"the width {width} is not bits and a size of groups")
-    for change in said["changes"]:
-        Change(**change)
-    return dict(said) | {"noise": float(said["noise"])} if "noise" in said else dict(said)
+    found = dict(said) | {"changes": [_change(change) for change in said["changes"]]}
+    if "noise" in said:
+        found["noise"] = float(said["noise"])
+        if found["noise"] < 0:
+            raise ValueError(f"the noise {said['noise']}")
+    return found
+
+
+def _change(said: Any) -> dict[str, Any]:
+    change = Change(**said)
+    if not isinstance(change.place, str) or not isinstance(change.note, str):
+        raise ValueError("the place or the note of a change is not text")
+    return replace(change, before=float(change.before), after=float(change.after), kept=bool(change.kept)).to_dict()

@@ -14,9 +14,8 @@ __all__ = ["fused_accumulator_quantize"]
 
 
 def fused_accumulator_quantize(x: Tensor, scale: Tensor, qmin: int, qmax: int, rounding: Rounding) -> Tensor | None:
-    """What the codes of a bias stand for, computed in float64 as grids past 2**24 are; the gradient of `x` passes where
-    the code is in range. `scale` has one element, or one for each of `x`. None where there is no kernel for it.
-    """
+    """The dequantized codes of a bias, computed in float64 as for all grids past 2**24; the gradient of `x` passes
+    where the code is in range. `scale` has one element, or one per element of `x`. None if there is no kernel."""
     plain = rounding is Rounding.HALF_EVEN and x.is_contiguous() and scale.numel() in (1, x.numel())
     if not plain or scale.requires_grad or scale.dtype != torch.float32 or scale.device != x.device:
         return None

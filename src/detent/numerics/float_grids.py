@@ -27,7 +27,7 @@ __all__ = ["E2M1Grid", "E4M3Grid", "E5M2Grid", "FloatGrid", "Nf4Grid"]
 
 
 class _FixedWidth(BitPatternGrid):
-    """A kind with one grid."""
+    """A grid kind with a single width."""
 
     @classmethod
     def of(cls, bits: int, *, signed: bool, narrow: bool) -> Grid:  # noqa: ARG003
@@ -54,7 +54,7 @@ class _FixedWidth(BitPatternGrid):
     @property
     @abstractmethod
     def values(self) -> tuple[float, ...]:
-        """What each code stands for."""
+        """The value of each code."""
 
     def decode(self, codes: Tensor, zero_point: Tensor) -> Tensor:  # noqa: ARG002
         values = torch.tensor(self.values, dtype=codes.dtype, device=codes.device)

@@ -24,9 +24,9 @@ __all__ = ["fused_float_quantize"]
 def fused_float_quantize(
     x: Tensor, scale: Tensor, numbers: BinaryFloat, *, granularity: Granularity, rounding: Rounding
 ) -> Tensor | None:
-    """`x` on scaled floats of few bits, differentiable in `x`: the gradient passes where nothing saturates.
+    """`x` rounded to scaled low-bit floats, differentiable in `x`: the gradient passes where nothing saturates.
 
-    None where there is no kernel for it, or a gradient of the scale is asked for: `Grid.nearest` is the specification.
+    None if there is no kernel, or if the scale needs a gradient: `Grid.nearest` is the specification.
     """
     options = KernelOptions(granularity, rounding, Inside.BY_VALUE)
     if scale.requires_grad or not has_float_kernel(x, scale, options):

@@ -1,8 +1,8 @@
-"""What every grid answers.
+"""The interface of grids.
 
-A grid maps *values* (a tensor divided by its scale) to *codes* (what the chip stores) and back.
-Nobody else in the library writes `2 ** (bits - 1)`, or asks of what class a grid is: a new kind of grid answers the
-questions below, stands in `GRIDS`, and has a quantizer.
+A grid maps *values* (a tensor divided by its scale) to *codes* (what the chip stores) and back. Nobody else in the
+library writes `2 ** (bits - 1)`, or asks of what class a grid is: a new kind of grid answers the questions below,
+stands in `GRIDS`, and has a quantizer.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Grid(ABC):
     @classmethod
     @abstractmethod
     def of(cls, bits: int, *, signed: bool, narrow: bool) -> Grid:
-        """The grid of this kind for what a target offers; what the kind does not have is left out."""
+        """The grid of this kind with a target's properties; those that the kind does not have are ignored."""
 
     @classmethod
     def default_bits(cls, offered: tuple[int, ...]) -> int:
-        """How many are meant where a target offers these and a recipe does not say: the first of them."""
+        """The default width among those that a target supports: the first."""
         return offered[0]
 
     @property
@@ -122,7 +122,7 @@ class Grid(ABC):
 
     @property
     def levels(self) -> int:
-        """How many codes there are."""
+        """The number of codes."""
         return self.qmax - self.qmin + 1
 
     def compute_dtype(self, dtype: torch.dtype) -> torch.dtype:

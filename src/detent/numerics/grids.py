@@ -1,4 +1,4 @@
-"""Which numbers exist: integers, halves, logarithms and sums of powers of two, and the names of all in recipes."""
+"""The grids: integers, half steps, logarithmic, and sums of powers of two; and their names in recipes."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def _keeps_residue(x: Tensor, scale: Tensor, options: KernelOptions) -> bool:
 
 
 class _Fixed(torch.autograd.Function):
-    """Only `x` has a gradient: the mask is all that is kept."""
+    """Only `x` has a gradient: just the mask is saved."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, lo: Tensor, hi: Tensor, options: KernelOptions) -> Tensor:
@@ -130,7 +130,7 @@ class _Fixed(torch.autograd.Function):
 
 
 class _Learned(torch.autograd.Function):
-    """Scale or bounds have a gradient: `x` is kept, and the rest computed again on the way back."""
+    """Scale or bounds have a gradient: `x` is saved, and the rest is recomputed in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, lo: Tensor, hi: Tensor, options: KernelOptions) -> Tensor:
@@ -149,7 +149,7 @@ class _Learned(torch.autograd.Function):
 
 
 class _LearnedByResidue(torch.autograd.Function):
-    """The same with one byte an element kept: see `keep_residues`."""
+    """The same, with one byte per element saved: see `keep_residues`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: Tensor, lo: Tensor, hi: Tensor, options: KernelOptions) -> Tensor:

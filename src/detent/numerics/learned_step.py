@@ -1,4 +1,4 @@
-"""The scale that is learned, and how fast it is."""
+"""The learned scale, and its gradient scaling."""
 
 from __future__ import annotations
 

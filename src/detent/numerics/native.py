@@ -55,7 +55,7 @@ _lock = threading.Lock()
 
 
 def library() -> ctypes.CDLL | None:
-    """The compiled kernels, or None where they cannot be had."""
+    """The compiled kernels, or None if they cannot be built."""
     with _lock:
         return _library()
 
@@ -132,7 +132,7 @@ def _load(path: Path) -> ctypes.CDLL | None:
 
 
 def _computes_correctly(loaded: ctypes.CDLL) -> bool:
-    """A compiler that breaks float semantics is found out here, not in a user's model."""
+    """Detects a compiler that breaks float semantics before a user's model does."""
     x = (ctypes.c_float * 4)(-0.5, 0.49999997, 2.5, 9.0)
     y = (ctypes.c_float * 4)()
     one, lo, hi = (ctypes.c_float * 1)(1.0), (ctypes.c_float * 1)(-4.0), (ctypes.c_float * 1)(3.0)
@@ -142,7 +142,7 @@ def _computes_correctly(loaded: ctypes.CDLL) -> bool:
 
 
 def _private_cache_folder() -> Path | None:
-    """A folder only this user can write to, because what lies in it is executed; None if there is none."""
+    """A folder that only this user can write to, because its contents are executed; None if there is none."""
     base = os.environ.get("DETENT_CACHE") or os.environ.get("XDG_CACHE_HOME")
     try:
         folder = (Path(base) if base else Path.home() / ".cache") / "detent"

@@ -47,14 +47,14 @@ _PARTS = 64  # runs of rows with their own partial sums; fixed, so that sums do 
 
 
 class Inside(Enum):
-    """Which elements the clamp leaves alone, and so pass their gradient."""
+    """Which elements are inside the clamp, and so pass their gradient."""
 
     BY_ROUNDED = 0
     BY_VALUE = 1
 
 
 class KernelOptions(NamedTuple):
-    """Everything about the mapping that is not a tensor."""
+    """All options of the mapping that are not tensors."""
 
     granularity: Granularity
     rounding: Rounding
@@ -70,7 +70,7 @@ class _Layout(NamedTuple):
 
 
 def library_for(x: Tensor) -> Any:
-    """The compiled kernels, if they can read this tensor: an ordinary float32 tensor in CPU memory."""
+    """The compiled kernels, if they can read this tensor: a plain float32 tensor in CPU memory."""
     if torch.compiler.is_compiling():
         return None
     ordinary = type(x) in (Tensor, torch.nn.Parameter) and x.device.type == "cpu" and x.layout == torch.strided
@@ -211,7 +211,7 @@ def residue_backward(dy: Tensor, residue: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 def has_float_kernel(x: Tensor, scale: Tensor, options: KernelOptions) -> bool:
-    """Whether `float_quantize_forward` computes this."""
+    """Whether `float_quantize_forward` supports this."""
     if not is_native(x, scale, options):
         return False
     layout = _layout(readable(x, options.granularity), options.granularity)

@@ -16,9 +16,9 @@ __all__ = ["fused_bound_pairs"]
 def fused_bound_pairs(
     values: Tensor, scale: Tensor, granularity: Granularity, limit: int, *, inplace: bool = False
 ) -> Tensor | None:
-    """`Pairs.bounded` of weights (output channel, input channel, ...) in pairs of input channels.
+    """`Pairs.bounded` for weights (output channel, input channel, ...) in pairs of input channels.
 
-    None where there is no kernel for it.
+    None if there is no kernel.
     """
     by_output = isinstance(granularity, PerChannel) and granularity.axis % values.ndim == 0
     if not (by_output or isinstance(granularity, PerTensor)) or scale.dtype != torch.float32:

@@ -1,4 +1,4 @@
-"""The scale and zero point that came out."""
+"""The scale and zero point of a tensor."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def choose_qparams(low: Tensor, high: Tensor, scheme: Scheme) -> QParams:
 
 
 def with_scale(scale: Tensor, low: Tensor, scheme: Scheme) -> QParams:
-    """QParams with a scale that a method has chosen; an affine grid then starts at `low`.
+    """QParams with a given scale; an affine grid starts at `low`.
 
     Power-of-two schemes take the nearest power, because the method has already weighed clipping.
 
@@ -91,7 +91,7 @@ def quantize(x: Tensor, qparams: QParams, scheme: Scheme) -> Tensor:
 
 
 def _in_parts(x: Tensor, qparams: QParams, scheme: Scheme) -> Tensor:
-    """The codes of a large tensor, a part of an axis at a time: what is computed on the way is four times as large."""
+    """The codes of a large tensor, in parts along an axis, because intermediate results are four times as large."""
     _expanded(x, qparams, scheme, torch.float32)  # a scale that does not fit is refused for the whole tensor
     granularity = scheme.granularity
     axis = granularity.axis % x.ndim if isinstance(granularity, PerChannel) else 0

@@ -1,4 +1,4 @@
-"""Which schemes a method supports, as data: checked before anything runs, and printable."""
+"""The schemes that a method supports, as data that can be checked in advance and printed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Requirement:
             )
 
     def summary(self) -> str:
-        """The schemes in a few words.
+        """A short description of the schemes.
 
         >>> Requirement(symmetric=True, scale="power_of_two").summary()
         'int, symmetric, power-of-two'

@@ -35,7 +35,7 @@ class Rounding(str, Enum):  # noqa: UP042, as text it is "Rounding.floor"
     STOCHASTIC = "stochastic"
 
     def without_chance(self) -> Rounding:
-        """Itself, and nearest for stochastic: for comparing scales, where chance would only be noise."""
+        """Itself, and nearest for stochastic: for what is deployed, and for comparing scales."""
         return Rounding.HALF_EVEN if self is Rounding.STOCHASTIC else self
 
 

@@ -7,6 +7,7 @@
 | `e8m0`         | 2^n with n from -127 to 127, chosen from a range as OCP's microscaling formats do       |
 | `e4m3`         | a number of E4M3 times one float32 for the whole tensor, so that the greatest has 448   |
 | `float16`      | any float16                                                                             |
+| `bfloat16`     | any bfloat16                                                                            |
 | `super6`       | 1 to 63 times one float16 for each 8 neighbors: of a super-block of 256, in groups of 32 |
 | `super8`       | 1 to 127 times one float16 for each 16 neighbors: of a super-block of 256, groups of 16 |
 """
@@ -34,7 +35,7 @@ __all__ = [
     "super_block_scales",
 ]
 
-ScaleType = Literal["float", "power_of_two", "e8m0", "e4m3", "float16", "super6", "super8"]
+ScaleType = Literal["float", "power_of_two", "e8m0", "e4m3", "float16", "bfloat16", "super6", "super8"]
 
 SUPER_BLOCKS: dict[str, tuple[int, int]] = {"super6": (8, 63), "super8": (16, 127)}
 """Of scales with a common factor: how many neighbors along the last axis share it, and the greatest multiple."""
@@ -75,7 +76,7 @@ def nearest_power_of_two(scale: Tensor) -> Tensor:
 
 
 def nearest_scale(scale: Tensor, kind: ScaleType) -> Tensor:
-    """The scales of a kind that are nearest, for methods that have weighed clipping already."""
+    """The nearest scales of a kind, for methods that have already weighed clipping."""
     if kind == "e4m3":
         blocks, whole = block_scales(scale)
         return (blocks * whole).to(scale.dtype)
@@ -83,6 +84,8 @@ def nearest_scale(scale: Tensor, kind: ScaleType) -> Tensor:
         return nearest_power_of_two(scale).clamp(*_E8M0)
     if kind == "float16":
         return _nearest_half(scale)
+    if kind == "bfloat16":
+        return scale.clamp(_LEAST_BFLOAT, _MOST_BFLOAT).bfloat16().to(scale.dtype)
     if kind in SUPER_BLOCKS:
         return nearest_multiples(scale, kind)
     return nearest_power_of_two(scale) if kind == "power_of_two" else scale
@@ -154,6 +157,7 @@ def _in_super_blocks(scale: Tensor, kind: ScaleType, least: int) -> tuple[Tensor
 
 
 _LEAST_HALF = 2.0**-24
+_LEAST_BFLOAT, _MOST_BFLOAT = 2.0**-126, float(torch.finfo(torch.bfloat16).max)
 
 
 def _nearest_half(scale: Tensor) -> Tensor:

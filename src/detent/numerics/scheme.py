@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, get_args
 
 from detent.errors import SchemeError
@@ -87,6 +87,10 @@ class Scheme:
         if self.scale in SUPER_BLOCKS:
             return 256
         return self.granularity.size if isinstance(self.granularity, PerGroup) else 1
+
+    def without_chance(self) -> Scheme:
+        """Itself, rounding to nearest where it rounds by chance, which is for training: what is deployed."""
+        return replace(self, rounding=self.rounding.without_chance())
 
     def __str__(self) -> str:
         parts = [self.grid.name, "symmetric" if self.symmetric else "affine", _describe(self.granularity)]

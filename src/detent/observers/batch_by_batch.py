@@ -1,4 +1,4 @@
-"""The ground of the observers whose answer goes through the batches one after the other."""
+"""The base class of observers that update their result batch by batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["BatchByBatch", "Part"]
 
 
 class Part(NamedTuple):
-    """What is kept of a batch, or of one rank's part of it: the extremes for each scale, and the histogram if asked."""
+    """What is kept of a batch, or of one rank's part: the extremes for each scale, and the histogram if requested."""
 
     low: Tensor
     high: Tensor
@@ -29,19 +29,19 @@ class Part(NamedTuple):
         return Part(over_ranks(self.low, "min"), over_ranks(self.high, "max"), whole)
 
     def emptied(self) -> Part:
-        """A part without a value, of the same scales."""
+        """A part without values, for the same scales."""
         nothing = None if self.histogram is None else self.histogram.emptied()
         return Part(torch.full_like(self.low, torch.inf), torch.full_like(self.high, -torch.inf), nothing)
 
 
 class BatchByBatch(Observer):
-    """Subclasses say how a batch changes what they know (`_after`), and answer from the output of `_known`.
+    """Subclasses define how a batch changes their state (`_after`), and compute the result from that of `_known`.
 
-    One process takes in each batch as it comes. The ranks of a distributed job have a part of each batch: they keep
-    what the parts looked like, and put them together when asked, the first ones, then the second ones. The answer is
-    that of one process with the whole batches. Waiting for each other at every batch would also do, but ranks with
-    different numbers of batches would then wait for ever; here the others have no part of the last ones. What a rank
-    keeps of a batch is two numbers for each scale, and a histogram (64 KB for one of 8192 bins) if that is asked for.
+    A single process handles each batch as it comes. In a distributed job the ranks have parts of each batch: they keep
+    a summary of each part, and merge them when asked, first the first parts, then the second, and so on. The result is
+    that of one process with the whole batches. Ranks could also wait for each other at every batch, but with different
+    numbers of batches they would wait forever; here the others have no part of the last batches. A summary is two
+    numbers per scale, and a histogram (64 KB for one of 8192 bins) if requested.
     """
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor"):
@@ -52,7 +52,7 @@ class BatchByBatch(Observer):
 
     @abstractmethod
     def _after(self, state: Any, batch: Part) -> Any:
-        """What is known after a batch; `state` is what was known before, None at the first. Must not be changed."""
+        """The state after a batch; `state` is the one before, None for the first batch. It must not be modified."""
 
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:
         histogram = None
@@ -66,7 +66,7 @@ class BatchByBatch(Observer):
             self._state = self._after(self._state, part)
 
     def _known(self) -> Any:
-        """What is known after all batches, over all ranks."""
+        """The state after all batches, over all ranks."""
         if not many_ranks():
             return self._state
         count = int(over_ranks(torch.tensor(len(self._parts), device=self._parts[0].low.device), "max"))

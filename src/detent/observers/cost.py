@@ -1,4 +1,4 @@
-"""How much a choice of scale and zero point costs on data that is known by its histogram, or value by value."""
+"""The error of a scale and zero point on data given as a histogram, or value by value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a tensor's values, and what scales cost on them."""
+"""The observed distribution of a tensor's values, and the error of scales on it."""
 
 from __future__ import annotations
 

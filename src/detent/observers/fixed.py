@@ -1,4 +1,4 @@
-"""A range that is known beforehand: pixels, probabilities, the output of a sigmoid."""
+"""A range that is known in advance: pixels, probabilities, the output of a sigmoid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Fixed"]
 
 
 class Fixed(Observer):
-    """[low, high], whatever is seen; data is needed only to know how many channels there are."""
+    """[low, high], whatever the data; data is needed only for the number of channels."""
 
     requires = Requirement(grids=(Grid,))
 

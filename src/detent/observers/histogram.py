@@ -82,7 +82,7 @@ class Histogram:
         return total
 
     def emptied(self) -> Histogram:
-        """A histogram of nothing, with as many rows and bins."""
+        """An empty histogram with the same number of rows and bins."""
         nothing = Histogram(self.bins)
         nothing.counts, nothing._empty = torch.zeros_like(self.counts), self._empty
         nothing._exponent = torch.full_like(self._exponent, _LEAST_EXPONENT)

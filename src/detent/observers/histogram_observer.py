@@ -1,4 +1,4 @@
-"""The ground of the observers that need the shape of the whole distribution."""
+"""The base class of observers that need the whole distribution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def default_bins(scheme: Scheme) -> int:
 
 
 class HistogramObserver(Observer):
-    """Keeps a histogram for each scale; what to answer is left to the subclass."""
+    """Keeps a histogram for each scale, from which subclasses compute qparams."""
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor", bins: int | None = None):
         super().__init__(scheme, name=name)

@@ -1,4 +1,4 @@
-"""The scale that keeps the winner the winner: for the logits of a classifier (PPQ's "isotone")."""
+"""The scale that preserves the largest logit of a classifier (PPQ's "isotone")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The range that keeps most information: least Kullback-Leibler divergence (Migacz, TensorRT, GTC 2017)."""
+"""The range with the least Kullback-Leibler divergence (Migacz, TensorRT, GTC 2017)."""
 
 from __future__ import annotations
 

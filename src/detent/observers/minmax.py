@@ -1,4 +1,4 @@
-"""The range is what was seen, from the least value to the greatest."""
+"""The range from the minimum to the maximum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["MinMax"]
 
 
 class MinMax(Observer):
-    """Nothing seen is clipped. A single outlier determines the step of all values."""
+    """Clips nothing. A single outlier determines the step of all values."""
 
     requires = Requirement(grids=(Grid,), offset=True)
 

@@ -38,7 +38,7 @@ class Moments:
         self._squares = torch.zeros(())
 
     def add(self, x: Tensor) -> None:
-        """Take in one batch."""
+        """Process one batch."""
         # Plain reductions: torch.var_mean takes four times as long on a CPU.
         mean = mean_of(x, self._granularity)
         apart = self._granularity.blocked(x) - self._granularity.expand(mean.to(x.dtype), x.ndim)

@@ -1,4 +1,4 @@
-"""A range that follows the batches: the exponential moving average of each batch's ends."""
+"""An exponential moving average of the range of each batch."""
 
 from __future__ import annotations
 

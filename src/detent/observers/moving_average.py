@@ -12,7 +12,7 @@ __all__ = ["MovingAverage"]
 
 
 class MovingAverage(BatchByBatch):
-    """Smooths over batches, so that a single odd one does not set the range for good."""
+    """Averages over batches, so that one unusual batch does not determine the range."""
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor", momentum: float = 0.9):
         super().__init__(scheme, name=name)

@@ -1,4 +1,4 @@
-"""What every way of measuring a range has in common."""
+"""The base class of observers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Observer(ABC):
         self._high: Tensor | None = None
 
     def observe(self, x: Tensor) -> None:
-        """Take one batch into account. Empty batches count for nothing."""
+        """Process one batch. Empty batches are ignored."""
         if not x.is_floating_point():
             raise TensorError(f"observe {self.name!r} of dtype {x.dtype}", "it contains no real numbers", "give floats")
         if x.numel() == 0:
@@ -68,7 +68,7 @@ class Observer(ABC):
             self._observe(x, low, high)
 
     def qparams(self) -> QParams:
-        """The scale and zero point for all that was seen, on all ranks."""
+        """The scale and zero point for all data observed, on all ranks."""
         low, high = self.extremes()
         try:
             return self._qparams(low, high)
@@ -76,7 +76,7 @@ class Observer(ABC):
             raise RangeError(f"{self.name!r}: {error.asked}", error.found, error.to_do) from None
 
     def extremes(self) -> tuple[Tensor, Tensor]:
-        """The least and the greatest value of all that was seen, on all ranks, for each scale."""
+        """The minimum and maximum of all data observed, on all ranks, for each scale."""
         self._refuse_unseen()
         assert self._low is not None
         assert self._high is not None
@@ -91,11 +91,11 @@ class Observer(ABC):
 
     @abstractmethod
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:
-        """Take in a float32 batch without NaN or Inf; `low` and `high` are its extremes, one for each scale."""
+        """Process a float32 batch without NaN or Inf; `low` and `high` are its extremes, one for each scale."""
 
     @abstractmethod
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:
-        """The answer; `low` and `high` are the extremes of everything, over all ranks."""
+        """The result; `low` and `high` are the extremes of all data, over all ranks."""
 
     def _extremes(self, x: Tensor) -> tuple[Tensor, Tensor]:
         granularity = self.scheme.granularity

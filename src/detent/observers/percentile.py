@@ -1,4 +1,4 @@
-"""Clip the tails: the range that holds a given share of the values."""
+"""Clips the tails: the range that contains a given share of the values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a range that is trained starts on few codes."""
+"""Initial ranges for training at low bit widths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Start(Observer):
         self._seen = Distribution(scheme, bins)
 
     def alternatives(self) -> tuple[QParams, QParams]:
-        """What `mse` and `minmax` answer; to be asked for on every rank, as `qparams`."""
+        """The results of `mse` and `minmax`; a collective operation like `qparams`."""
         low, high = self.extremes()
         square = least_error(self._seen, low, high, self.scheme, 2.0)
         return square, choose_qparams(low, high, self.scheme)

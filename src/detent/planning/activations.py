@@ -24,7 +24,7 @@ _WIDE = 16
 
 
 class Activations:
-    """What is decided for each tensor; those that share a scale have one method."""
+    """The decision for each activation; tensors that share a scale share a method."""
 
     def __init__(self, context: Context):
         self._context = context
@@ -35,7 +35,7 @@ class Activations:
         self._methods: dict[fx.Node, Method] = {}
 
     def entry(self, node: fx.Node) -> PlanEntry:
-        """A tensor of the Plan."""
+        """The Plan's entry for a tensor."""
         view, placement = self._context.view, self._context.placement
         if not placement.is_quantized(node):
             return FloatTensor(tensor=view.tensor(node), kind=view.kind(node), reason=placement.reason(node))
@@ -91,7 +91,7 @@ class Activations:
         return self._chosen(supported, request, members)
 
     def _is_second_factor(self, members: list[fx.Node], askers: list[fx.Node]) -> bool:
-        """Whether a product of two activations reads the tensors as the second factor, which may saturate."""
+        """Whether the tensors are the second factor of a product of two activations, which may saturate."""
         view, context = self._context.view, self._context
         if not context.any_cpu or context.backend.factor_bits is None or self._never_negative.issuperset(members):
             return False

@@ -13,7 +13,8 @@ __all__ = ["in_names_of_layers"]
 
 
 class _Layer(NamedTuple):
-    """What recipes call it, its kind ("" if it has none), and the names and types of the nodes it stands for."""
+    """The name of a layer in recipes, its kind ("" if it has none), and the names and types of the file's nodes it
+    stands for."""
 
     name: str
     kind: str
@@ -30,7 +31,7 @@ class _Layer(NamedTuple):
 
 
 def in_names_of_layers(recipe: Recipe, seen: Sequence[GraphView]) -> Recipe:
-    """`recipe` with a rule or exclude for each layer that it names in the words of a file; others are as they were."""
+    """`recipe` with file names in rules and excludes replaced by the layers they stand for; others are kept."""
     layers = [layer for view in seen for layer in _layers(view)]
     if not any(layer.names for layer in layers):
         return recipe

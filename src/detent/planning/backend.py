@@ -1,4 +1,4 @@
-"""A hardware target as a value: what it can store, where it quantizes, what it fuses."""
+"""A hardware target as a value: what it supports, where it quantizes, and what it fuses."""
 
 from __future__ import annotations
 
@@ -78,52 +78,52 @@ _RENAMED = {
 @renamed_fields(_RENAMED)
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """A target, as data that the planner reads.
+    """A target, as data for the planner.
 
     What is quantized:
 
-    - `rules`: which kinds are, and where; a kind that is neither here nor in `passthrough` stays float.
-    - `fusions`: chains of kinds that run as one; inside of them there is no tensor.
+    - `rules`: the quantized kinds, and which of their tensors are; a kind that is neither here nor in `passthrough`
+      stays float.
+    - `fusions`: chains of kinds that run as one; tensors inside a chain do not exist.
     - `passthrough`: kinds whose output has the scale of their input. They follow their neighbors: they run on integers
-      where their input or their output is on a grid anyway.
-    - `conv_axes`: over how many axes a convolution may slide that runs on integers; others stay float.
-    - `common_qparams`: kinds all of whose inputs have one scale; if they are in `passthrough` too, so has their output.
+      if their input or output is quantized anyway.
+    - `conv_axes`: the numbers of spatial axes of convolutions that run on integers; others stay float.
+    - `common_qparams`: kinds whose inputs all share one scale; if they are also in `passthrough`, so does the output.
     - `unquantized_edges`: kinds of (producer, consumer), or (producer, activation, consumer), that the target fuses, so
-      that nothing is quantized before the consumer although the rules say so. It fuses one input of a consumer: the
-      first that can be.
-    - `quantize_outputs`: whether what the network gives is quantized; `float_outputs` are the kinds whose kernels give
-      real numbers as well as codes, so that it need not be where one of them is the last.
+      that nothing is quantized before the consumer in spite of the rules. Only one input of a consumer is fused: the
+      first possible one.
+    - `quantize_outputs`: whether the network's outputs are quantized; `float_outputs` are kinds with kernels that can
+      return real numbers, so that an output need not be quantized if one of them is last.
 
     How:
 
     - `weight`, `activation`: the supported schemes; `network_input`, if it differs from other activations.
     - `per_tensor_weights`: kinds whose weights have one scale, whatever `weight` supports.
-    - `int4_weights`: whether weights of four bits, one scale or one per channel, are held in four bits in the ONNX
-      file, rather than in eight, which more engines have kernels for.
-    - `depthwise_bits`: the width of the weights of depthwise convolutions that a recipe gets that does not ask, if it
-      is not that of other weights.
-    - `saturates_on`: the kinds of CPU on which the engine adds products in pairs that saturate. Weights are kept from
-      it, unless a recipe names another kind. Depthwise kernels do not add in pairs.
-    - `factor_bits`: the width of the second factor of a product of two activations, where it is a signed one: what
-      keeps these from saturating on every CPU.
-    - `bias`, and `bias_schemes` for its width, and for all of it if it has a quantizer of its own.
-    - `ranges`: kinds whose output has a fixed range; `wide_ranges`: those for activations of 16 bits, if they differ.
-    - `first_last_bits`: the least width of the first and last weights, and of what these layers take in.
-    - `batch_norm`: the strategy a recipe gets that does not name one; 4 in place of 0 if it trains.
+    - `int4_weights`: whether 4-bit weights with one scale, or one per channel, are stored in 4 bits in the ONNX file,
+      rather than in 8, for which more engines have kernels.
+    - `depthwise_bits`: the default width for weights of depthwise convolutions, if it differs from other weights.
+    - `saturates_on`: the kinds of CPU on which the engine adds products in pairs that saturate. Weights are chosen so
+      that they do not, unless a recipe names another kind of CPU. Depthwise kernels do not add in pairs.
+    - `factor_bits`: the width of the second factor of a product of two activations, if it is signed, such that the
+      product does not saturate on any CPU.
+    - `bias`; and `bias_schemes` for its width, and for its whole scheme if it has a quantizer of its own.
+    - `ranges`: kinds whose output has a fixed range; `wide_ranges`: the same for 16-bit activations, if they differ.
+    - `first_last_bits`: the minimum width of the weights and inputs of the first and last layers.
+    - `batch_norm`: the default strategy; 4 instead of 0 if the recipe trains.
 
     How it is deployed:
 
-    - `repeats_grids`: whether Q and DQ are written again behind operations that keep the grid of their input. Some
-      engines run those on integers only then; others move a DQ through them and would compute the second pair.
-    - `rewrites`: what is written otherwise than the model has it, in order, because the engine does not run it on
-      integers, does not load it or computes it wrongly (names of `detent.targets.rewrites.REWRITES`).
-    - `opset`: of the ONNX file, at least.
-    - `arbitrary_qdq_placement`: whether the engine computes Q and DQ wherever they stand, if need be in float: then
-      those of an ONNX file that was quantized before stay where they are, whatever the rules say. `file_weight` and
-      `file_activation` are schemes that such a file may have and a recipe not ask for, because they run in float.
-    - `mix`: the place ("module:function") of the target's own rules for which weight gets what, for a recipe that names
-      one of its mixes: from that name and the weights (`planning.mixes.MixedWeight`) to rules of a recipe.
-    - `arithmetic`, `files` and `engine` name what the twin computes with, what is written, and what runs it.
+    - `repeats_grids`: whether Q and DQ are repeated after operations that keep the grid of their input. Some engines
+      run such operations on integers only with them; others move a DQ through them and would compute the second pair.
+    - `rewrites`: names of `detent.targets.rewrites.REWRITES`, in order: operations that the engine does not run on
+      integers, does not load, or computes wrongly are written differently.
+    - `opset`: the minimum opset of the ONNX file.
+    - `arbitrary_qdq_placement`: whether the engine supports Q and DQ anywhere, if need be in float. Then those of an
+      ONNX file that is already quantized are kept in place, whatever the rules say. `file_weight` and `file_activation`
+      are schemes that such a file may have but a recipe may not request, because they run in float.
+    - `mix`: the place ("module:function") of the target's rules for which weight gets which format, for a recipe that
+      names one of its mixes: from that name and the weights (`planning.mixes.MixedWeight`) to rules of a recipe.
+    - `arithmetic`, `files` and `engine`: the names of the twin's arithmetic, the written formats, and the engine.
     """
 
     name: str

@@ -14,8 +14,10 @@ __all__ = ["Context"]
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """The graph, the target, where it quantizes, and what the recipe asks for. `any_cpu` if weights are to be such that
-    they do not saturate on any CPU."""
+    """The graph, the target, the placement, and the requests of the recipe.
+
+    `any_cpu`: weights must not saturate on any CPU.
+    """
 
     view: GraphView
     backend: Backend

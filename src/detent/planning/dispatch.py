@@ -20,8 +20,8 @@ _NO_OPERATIONS = ("placeholder", "get_attr", "output")
 
 
 def dispatched(captured: Captured, backend: Backend, recipe: Recipe, plan: Plan) -> tuple[PlannedOp, ...]:
-    """The operations of a captured model under `plan`, which is not yet carried out. Nodes that are steps of one
-    operation of a file are that operation."""
+    """The operations of a captured model under `plan`, before it is carried out. Nodes that implement one operation of
+    a file are listed as that operation."""
     reasons = {entry.tensor: entry.reason for entry in plan.kept_float}
     found: dict[str, PlannedOp] = {}
     seen = views(captured, backend.fusions)
@@ -56,7 +56,7 @@ class _Reader:
         return PlannedOp(op=name, kind=kind, runs="quantized" if why is None else "float", why=why or "")
 
     def _why_float(self, node: fx.Node) -> str | None:
-        """None for an operation, or one that is fused with others, all of whose inputs are on grids."""
+        """None for an operation, alone or fused, all of whose inputs are quantized."""
         view, head = self._view, self._view.chain(node)[0]
         if not self._recipe.for_tensor("activation", view.layer(head), view.kind(head)).quantize:
             return "the recipe excludes it; on grids that its neighbors ask for, an engine may run it all the same"

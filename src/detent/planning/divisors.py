@@ -1,4 +1,4 @@
-"""Finds what is divided by: a grid may round it to zero, and the quotient is infinite."""
+"""Finds divisors: rounding one to zero would make the quotient infinite."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Iterator
 
 from torch import fx
 
+from detent.graph import BINARY
 from detent.planning.view import GraphView
 
 __all__ = ["divisors"]
 
-_STEPS = ("add", "sub", "mul", "div", "maximum", "minimum", "pow", "sqrt", "abs", "clip", "cast")
+_STEPS = (*BINARY, "pow", "sqrt", "abs", "clip", "cast")
 """Of one tensor and numbers, such as the epsilon that is added, which a grid rounds away."""
 
 
 def divisors(view: GraphView) -> dict[fx.Node, str]:
-    """The steps between a reduction or a layer and what is divided by it, which run in float, with the reason."""
+    """The operations between a reduction or layer and a division by it, which run in float, each with the reason."""
     found: dict[fx.Node, str] = {}
     for node in view.graph.nodes:
         divisor = _divisor(view, node)

@@ -11,9 +11,9 @@ __all__ = ["end_layers"]
 
 
 def end_layers(view: GraphView) -> set[fx.Node]:
-    """The weighted operations that an input reaches, or that reach an output, through one-input operations only.
+    """The weighted operations that are connected to an input or an output through one-input operations only.
 
-    Where none does, as in a network that ends in a residual add, the first and the last one of the graph. Regions
+    If there are none, as in a network that ends in a residual add, the first and the last layer of the graph. Regions
     inside a graph break have no ends.
     """
     weighted = [node for node in view.graph.nodes if node in view.kinds and view.kinds[node].weight]

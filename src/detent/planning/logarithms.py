@@ -1,4 +1,4 @@
-"""Finds what logarithms take in: a grid rounds its smallest numbers to zero, which the logarithm makes the largest."""
+"""Finds the inputs of logarithms: rounding small values to zero would give them the largest magnitude."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import fx
 
-from detent.graph import KINDS
+from detent.graph import BINARY, KINDS
 from detent.planning.view import GraphView
 
 __all__ = ["logarithms"]
@@ -15,17 +15,18 @@ _FUNCTIONS = ("log10", "log2")  # which have no kind; log1p keeps small numbers 
 _SQUARES = ("square", "ReduceSumSquare", "ReduceL2")
 _LINEAR = ("STFT", "DFT", "GatherElements", "ScatterElements", *_SQUARES)  # operators of files, without a kind
 _POWERS = ("pow", "abs", "sqrt")
-_THROUGH = ("add", "sub", "mul", "div", "maximum", "minimum", "where", "pad", "mean", "sum", "neg", "clip", *_POWERS)
-"""What hands small numbers on as small numbers, beside what moves them and what clips."""
+_THROUGH = (*BINARY, "where", "pad", "mean", "sum", "neg", "clip", *_POWERS)
+"""Kinds that keep small values small, besides data movement and clips."""
 
 
 def logarithms(view: GraphView) -> tuple[dict[fx.Node, str], dict[fx.Node, str]]:
-    """The operations that run in float because of a logarithm, and those that give it real numbers, with the reasons.
+    """The operations that run in float because of a logarithm, and those whose output must not be quantized, with the
+    reasons.
 
-    From a logarithm back to the layer, product or function that gives what it takes, nothing is on a grid; the layer
-    itself may run on integers. If all that is before it, back to the inputs of the network, is linear but for squares,
-    magnitudes and bounds, it is a spectrogram: the quiet parts of a wave are lost on a grid of 8 bits, so that all of
-    it runs in float.
+    Nothing is quantized between a logarithm and the layer, product or function that computes its input; that layer
+    itself may run on integers. If everything before the logarithm, back to the inputs of the network, is linear except
+    for squares, magnitudes and bounds, it is a spectrogram: all of it runs in float, because an 8-bit grid would lose
+    the quiet parts of a signal.
     """
     apart: dict[fx.Node, str] = {}
     given: dict[fx.Node, str] = {}
@@ -62,7 +63,7 @@ def _hands_on(view: GraphView, node: fx.Node) -> bool:
 
 
 def _near(view: GraphView, logarithm: fx.Node) -> Iterator[fx.Node]:
-    """What is between a logarithm and what gives it its numbers, and these themselves."""
+    """The operations between a logarithm and the layers that produce its values, including these layers."""
     waiting, seen = _sources(view, logarithm), set()
     while waiting:
         node = waiting.pop()
@@ -94,7 +95,7 @@ def _is_power(view: GraphView, node: fx.Node) -> bool:
 
 
 def _is_linear(view: GraphView, node: fx.Node) -> bool:
-    """Whether it is linear, or what else a spectrogram is made of."""
+    """Whether it is linear, or another operation that occurs in a spectrogram."""
     kind = view.kinds.get(node)
     if kind is None:
         return node.op != "call_module" or view.described(node) in _LINEAR  # of functions nothing is known

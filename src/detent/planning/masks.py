@@ -20,9 +20,9 @@ _ARITHMETIC = ("add", "sub", "mul", "div", "neg", "clip", "where", "cast", "pad"
 def masks(view: GraphView) -> dict[fx.Node, str]:
     """The tensors of a graph that stay float because of a mask, each with the reason.
 
-    A mask is computed from truth values, whole numbers and single numbers, or is a constant that holds an infinity or
-    what stands for one, or an input of the network that is for nothing else. It is one only where it is added to what a
-    softmax takes in; `masked_fill` there counts too.
+    A mask is computed from booleans, integers and scalars; or it is a constant that contains an infinity or a number in
+    its place; or an input of the network that is used for nothing else. It counts as a mask only if it is added to the
+    input of a softmax; a `masked_fill` there counts too.
     """
     made = _made_of_no_reals(view)
     made |= _given(view, made, {add for add, _ in _sums(view)})
@@ -58,14 +58,14 @@ def _made_of_no_reals(view: GraphView) -> set[fx.Node]:
 
 
 def _masks(constant: Tensor) -> bool:
-    """Whether it may be part of a mask: a single number, also repeated (the zeros that minus infinity is written into),
-    or one that holds minus infinity or a number in its place."""
+    """Whether a constant may be part of a mask: it holds a single value (such as the zeros that minus infinity is
+    written into), or minus infinity or a number in its place."""
     single = constant.numel() > 0 and bool((constant == constant.flatten()[0]).all())
     return single or bool((constant <= _AS_GOOD_AS_INFINITE).any() or torch.isinf(constant).any())
 
 
 def _given(view: GraphView, made: Collection[fx.Node], sums: Collection[fx.Node]) -> set[fx.Node]:
-    """Inputs of the network, and what is made of them and of numbers alone, that go into `sums` and nowhere else."""
+    """Inputs of the network, and values computed from them by simple arithmetic, that only go into `sums`."""
     from_inputs: set[fx.Node] = set()
     for node in view.graph.nodes:
         sources = [source for source in node.all_input_nodes if source.meta.get("is_real")]
@@ -89,7 +89,7 @@ def _given(view: GraphView, made: Collection[fx.Node], sums: Collection[fx.Node]
 
 
 def _sums(view: GraphView) -> list[tuple[fx.Node, list[fx.Node]]]:
-    """The input of a softmax that is a sum, with the two it is the sum of; also a sum of such a sum."""
+    """The sums among the inputs of a softmax, each with its summands; also sums within such sums."""
     found: list[tuple[fx.Node, list[fx.Node]]] = []
     waiting = [node for node in view.graph.nodes if view.is_kind(node, "softmax", "log_softmax")]
     while waiting:
@@ -104,7 +104,7 @@ def _sums(view: GraphView) -> list[tuple[fx.Node, list[fx.Node]]]:
 
 
 def _masked(view: GraphView, softmax: fx.Node, made: Collection[fx.Node]) -> list[fx.Node]:
-    """From the input of a softmax back to what was masked last, or before that, if anything was."""
+    """The path from the input of a softmax back to the last place where a mask is applied."""
     path: list[fx.Node] = []
     known = 0  # so much of the path is behind a mask
     sources = view.data_inputs(softmax)

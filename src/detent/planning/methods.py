@@ -1,4 +1,4 @@
-"""How one tensor is quantized: the recipe's request, completed with the target's defaults."""
+"""The quantization of one tensor: the recipe's request, completed with the target's defaults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Method", "choose", "fixed_range"]
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A scheme, and what simulates and measures it."""
+    """A scheme with the quantizer and observer for it."""
 
     scheme: Scheme
     quantizer: str
@@ -42,7 +42,7 @@ class Method:
         shares: str | None = None,
         pairs: Pairs | None = None,
     ) -> QuantizedTensor:
-        """A tensor of the Plan that is quantized so."""
+        """The Plan's entry for a tensor that is quantized by this method."""
         return QuantizedTensor(
             tensor=tensor,
             region=view.path,
@@ -71,9 +71,9 @@ def choose(
     axis: int,
     negative: bool,
 ) -> Method:
-    """What the target has that the recipe asks for; `SchemeError`, saying what it has instead, if there is none.
+    """The target's method that meets the request; `SchemeError`, with the alternatives, if there is none.
 
-    `axis` is where the tensor has its channels; `negative` is whether it may hold negative numbers.
+    `axis` is the channel axis of the tensor; `negative` is whether it may have negative values.
     """
     scheme, taken = _scheme(supported, request, backend=backend, tensor=tensor, axis=axis, negative=negative)
     # Qparams that stay as calibrated: on grids that are no integers, that is what their own method does.
@@ -97,7 +97,7 @@ def choose(
 
 
 def fixed_range(supported: SupportedSchemes, low: float, high: float, *, bits: int | None = None) -> Method:
-    """The target's own scheme, of its own width unless `bits` are asked, over a range that it fixes: nothing is
+    """A scheme of the target over a range that it fixes, with the target's width unless `bits` are given: nothing is
     measured or learned."""
     having = next((each for each in supported.alternatives if bits in each.bits), supported)
     scheme = _built(having, TensorRequest(bits=bits), axis=0, negative=low < 0)
@@ -126,7 +126,7 @@ def _scheme(
 
 
 def _built(supported: SupportedSchemes, request: TensorRequest, *, axis: int, negative: bool) -> Scheme:
-    """What is asked for, and where nothing is, the first that is supported."""
+    """The requested values, and the first supported one for each that is not requested."""
     kind = GRIDS[request.grid] if request.grid else supported.grids[0]
     bits = request.bits or kind.default_bits(supported.bits)
     symmetric = supported.symmetric[0] if request.symmetric is None else request.symmetric
@@ -171,7 +171,7 @@ def _granularity(supported: SupportedSchemes, request: TensorRequest, axis: int)
 def _observer(
     request: TensorRequest, quantizer: str, supported: SupportedSchemes, scheme: Scheme
 ) -> tuple[str, Mapping[str, Any]]:
-    """What was asked; else what the method starts from, where it suits the scheme; else the target's."""
+    """The requested observer; otherwise the default of the quantizer if it suits the scheme; otherwise the target's."""
     if request.observer:
         OBSERVERS[request.observer].requires.check(request.observer, scheme)
         return request.observer, dict(request.observer_options)

@@ -1,4 +1,4 @@
-"""A target's own mix of formats: which weight gets what, as rules of a recipe."""
+"""A target's mix of formats, as recipe rules that assign a format to each weight."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MixedWeight", "with_mix"]
 
 
 class MixedWeight(NamedTuple):
-    """A weight that a mix decides on: its layer and the kind and shape of it; `tied` if two layers share it."""
+    """A weight that a mix decides about: its layer, kind and shape; `tied` if two layers share it."""
 
     layer: str
     kind: str
@@ -24,7 +24,7 @@ class MixedWeight(NamedTuple):
 
 
 def with_mix(recipe: Recipe, backend: Backend, seen: Sequence[GraphView]) -> Recipe:
-    """`recipe` with the rules of the mix that it names behind its own; as it is if it names none."""
+    """`recipe` with the rules of the mix that it names appended; unchanged if it names none."""
     if recipe.mix is None:
         return recipe
     if backend.mix is None:

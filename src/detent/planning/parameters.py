@@ -20,7 +20,7 @@ OF_GROUPS = "inputs do not divide into groups of"
 
 
 def parameters(node: fx.Node, context: Context, *, calls: int) -> Iterator[PlanEntry]:
-    """What is decided for the parameters of the module that `node` is the first of `calls` to call."""
+    """The Plan's entries for the parameters of the module that `node` is the first of `calls` nodes to call."""
     view = context.view
     kind = view.kinds.get(node)
     if kind is None or not kind.weight or not view.holds_weight(node):
@@ -35,7 +35,8 @@ def parameters(node: fx.Node, context: Context, *, calls: int) -> Iterator[PlanE
 
 
 def _left_alone(node: fx.Node, context: Context) -> Iterator[FloatTensor]:
-    """Matrices inside of operations that are not split into weight and data: recurrent ones, a user's own."""
+    """Matrices inside operations that are not split into weight and data, such as recurrent layers and user-defined
+    operations."""
     view, backend = context.view, context.backend
     module = view.modules[str(node.target)]
     if view.layer(node) in view.graph_breaks or any(isinstance(part, Region) for part in module.modules()):
@@ -78,7 +79,7 @@ def _weight(node: fx.Node, context: Context, *, name: str, axis: int) -> PlanEnt
 
 
 def _why_no_groups(module: nn.Module, name: str, scheme: Scheme) -> str | None:
-    """Why a weight has no grid of groups: a file has whole groups only."""
+    """Why a weight cannot be quantized in groups: files have whole groups only."""
     granularity, weight = scheme.granularity, getattr(module, name, None)
     if not isinstance(granularity, PerGroup) or weight is None:
         return None
@@ -87,8 +88,8 @@ def _why_no_groups(module: nn.Module, name: str, scheme: Scheme) -> str | None:
 
 
 def _may_saturate(scheme: Scheme) -> bool:
-    """Whether two codes of a weight, multiplied by unsigned ones and added, may leave 16 bits. Unsigned weights have
-    kernels that do not add in pairs; weights in groups are multiplied in float."""
+    """Whether two products of a weight's codes with unsigned codes may exceed 16 bits when they are added. Kernels for
+    unsigned weights do not add in pairs; weights in groups are multiplied in float."""
     largest = max(scheme.grid.qmax, -scheme.grid.qmin)
     return scheme.grid.signed and 2 * largest > PAIR_LIMIT and not isinstance(scheme.granularity, PerGroup)
 
@@ -121,7 +122,7 @@ def _bias(node: fx.Node, context: Context, weight: PlanEntry, *, calls: int) -> 
 
 
 def _why_not_derived(node: fx.Node, context: Context, weight: QuantizedTensor, *, calls: int) -> str | None:
-    """Why a bias has no scale that follows from its input and its weight."""
+    """Why the scale of a bias is not derived from those of its input and weight."""
     if calls > 1:
         return f"called {calls} times: its scale would be another each time"
     if not all(context.placement.on_grid(source, node) for source in context.view.data_inputs(node)):

@@ -24,16 +24,16 @@ ChooseActivations = Callable[[fx.GraphModule, list[fx.Node]], Iterable[fx.Node]]
 
 
 def why_fused(backend: Backend, view: GraphView, user: fx.Node) -> str:
-    """Why a tensor that is computed inside of `user` is float."""
+    """Why a tensor that is fused into `user` is float."""
     return f"{backend.name} fuses it into {view.layer(user)}"
 
 
 class QuantizerPlacement:
-    """Decided in three passes over the graph.
+    """Decides in three passes over the graph.
 
-    1. Every operation with a rule asks for its inputs, and puts its own output on a grid, as the rule says.
-    2. Backward: an operation that keeps the scale of its input hands on what all users of its output ask for.
-    3. Forward: such an operation whose input is on a grid gives numbers on the same grid.
+    1. Every operation with a rule requests its inputs to be quantized, and its output, as the rule says.
+    2. Backward: an operation that keeps the scale of its input passes the requests of its output's users on.
+    3. Forward: such an operation with a quantized input has its output on the same grid.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class QuantizerPlacement:
         return node in self._asked or node in self._given or node in self._carried
 
     def is_carried(self, node: fx.Node) -> bool:
-        """Whether it stays on the grid of its input."""
+        """Whether the tensor stays on the grid of its input."""
         return node in self._carried
 
     def on_grid(self, source: fx.Node, user: fx.Node) -> bool:
@@ -85,34 +85,34 @@ class QuantizerPlacement:
         return source in self._carried or source in self._given or user in self._asked.get(source, ())
 
     def askers(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """The operations that ask for a tensor, first those that do more than pass it on."""
+        """The operations that request a tensor to be quantized, those that do more than pass it on first."""
         asked = self._asked.get(node, {})
         return tuple(sorted(asked, key=self._keeps_scale))
 
     def users(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """The users that read the quantized value; empty if all of them do."""
+        """The users that read the quantized value; empty if all do."""
         all_of_them = node in self._given or node in self._carried or self._all_ask(node)
         return () if all_of_them else tuple(self._asked[node])
 
     def in_scope(self, node: fx.Node) -> bool:
-        """Whether the stubs leave it to be quantized."""
+        """Whether the stubs allow it to be quantized."""
         return node in self._scope
 
     def runs(self, node: fx.Node) -> bool:
-        """Whether the target runs an operation on integers."""
+        """Whether the target runs this operation on integers."""
         return self._why_not(node) is None
 
     def why_precise(self, node: fx.Node) -> str | None:
-        """Why an operation computes with weights as they are; None if they may be on a grid."""
+        """Why the weights of an operation stay float; None if they may be quantized."""
         return self._precise.get(node)
 
     def can_hold(self, node: fx.Node) -> bool:
-        """Whether the output of a node may be quantized, on some target."""
+        """Whether the output of a node can be quantized on some target."""
         is_value = self._view.is_tensor(node) or self._keeps_scale(node)
         return is_value and node in self._scope and node not in self._real
 
     def reason(self, node: fx.Node) -> str:
-        """Why a tensor is float; that of a moved tensor is the reason of its readers."""
+        """Why a tensor is float; after data movement, the reason of its readers."""
         while True:
             if node in self._notes:
                 return self._notes[node]
@@ -184,7 +184,7 @@ class QuantizerPlacement:
             self._asked.pop(node, None)  # a tuple holds no quantizer: each of its parts does
 
     def _take(self, choose: ChooseActivations) -> None:
-        """Quantize the tensors that a user chooses; those that stay on their grids follow."""
+        """Quantize the tensors that a user selects, and with them those that stay on their grids."""
         nodes = [node for node in self._view.graph.nodes if self.is_quantized(node) and node not in self._carried]
         runner = next(one for one in self._view.region.runners.values() if one.graph is self._view.graph)
         chosen = dict.fromkeys(choose(runner, nodes))
@@ -206,7 +206,7 @@ class QuantizerPlacement:
     # ---- one scale for several tensors ----
 
     def _with_one_scale(self) -> dict[fx.Node, fx.Node]:
-        """Every quantized tensor with the first of those it shares its scale with."""
+        """Maps each quantized tensor to the first of those that it shares a scale with."""
         order: dict[fx.Node, int] = {node: place for place, node in enumerate(self._view.graph.nodes)}
         parent = {node: node for node in order if self.is_quantized(node)}
 
@@ -239,7 +239,7 @@ class QuantizerPlacement:
         return bool(asked) and all(user in asked for user in self._view.takers(node))
 
     def _only_leaves(self, node: fx.Node) -> bool:
-        """Whether a tensor is an output of the network and nothing else reads it."""
+        """Whether a tensor is an output of the network without another reader."""
 
         def is_end(user: fx.Node) -> bool:
             return user.op == "output" or self._view.is_kind(user, "dequant_stub")
@@ -260,7 +260,7 @@ class QuantizerPlacement:
         return any(self._is_fused_edge(node, user) for user in users)
 
     def _is_fused_edge(self, source: fx.Node, user: fx.Node) -> bool:
-        """Whether the target computes `source` inside of `user`: of several such inputs, the first only."""
+        """Whether the target fuses `source` into `user`: of several such inputs, only the first."""
         return source is next((s for s in self._view.data_inputs(user) if self._fuses(s, user)), None)
 
     def _fuses(self, source: fx.Node, user: fx.Node) -> bool:
@@ -311,14 +311,14 @@ class QuantizerPlacement:
         return f"the recipe excludes {layer}" if excluded else f"the recipe keeps what {layer} takes in float"
 
     def _why_not_for(self, user: fx.Node) -> str:
-        """Why a user did not ask for a tensor."""
+        """Why a user does not request a tensor."""
         if self._keeps_scale(user):
             return f"quantized after {self._view.layer(user)}"
         own = f"{self._backend.name} does not quantize what {self._view.kind(user)} takes in"
         return self._why_not(self._view.chain(user)[0]) or own
 
     def _why_not_given(self, node: fx.Node) -> str:
-        """Why a tensor that only leaves the network is float."""
+        """Why a tensor that is only an output of the network is float."""
         if not self._backend.quantize_outputs or node.op == "placeholder":
             return "network outputs stay float"
         own = f"{self._backend.name} does not quantize what {self._view.kind(node)} gives"

@@ -84,7 +84,8 @@ def _refuse_empty(
     backend: Backend,
     recipe: Recipe,
 ) -> None:
-    """Nothing is quantized. That may be the target's doing, which is no mistake; a recipe's or the model's is."""
+    """Nothing is quantized. If the target is the reason this is no mistake; if the recipe or the model is, it is an
+    error."""
     reasons = sorted({entry.reason for entry in found if isinstance(entry, FloatTensor)}, key=_last_unless_of_groups)
     asked = f"quantize a model for {backend.name!r} with recipe {recipe.name!r}"
     why = f"nothing in it would be quantized: {'; '.join(reasons[:4]) or 'it has no operations'}"
@@ -101,7 +102,7 @@ def _refuse_empty(
 
 
 def _smaller_groups(backend: Backend, reasons: Sequence[str]) -> str:
-    """What would help where no weight divides into the groups that were asked for; a reason begins with the inputs."""
+    """The advice if no weight divides into the requested groups; a reason begins with the number of inputs."""
     counts = {int(reason.split()[0]) for reason in reasons}
     sizes = backend.weight.group_sizes or (64, 32, 16, 8, 4)
     fits = [size for size in sizes if any(count % size == 0 for count in counts)]
@@ -112,7 +113,7 @@ def _smaller_groups(backend: Backend, reasons: Sequence[str]) -> str:
 
 
 def _last_unless_of_groups(reason: str) -> tuple[bool, str]:
-    """The first reasons are told, and what comes of groups must be among them."""
+    """The first reasons to report, which must include those about groups."""
     return OF_GROUPS not in reason, reason
 
 
@@ -121,7 +122,7 @@ def _is_left_out(layer: str, kind: str, recipe: Recipe, *, outside: bool) -> boo
 
 
 def _merged(before: PlanEntry | None, entry: PlanEntry) -> PlanEntry:
-    """The same tensor in two forward modes: quantized if either says so, for the users of both."""
+    """The same tensor in two forward modes: quantized if it is in either, for the users of both."""
     if before is None or isinstance(before, FloatTensor):
         return entry
     if isinstance(entry, FloatTensor):
@@ -132,7 +133,7 @@ def _merged(before: PlanEntry | None, entry: PlanEntry) -> PlanEntry:
 
 
 def _with_known_root(entry: PlanEntry, entries: Mapping[str, PlanEntry]) -> PlanEntry:
-    """A tensor shares the quantizer of one that has its own: after merging modes that may be another one."""
+    """After merging modes, a tensor may have to share the quantizer of another tensor."""
     if isinstance(entry, FloatTensor) or entry.shares is None:
         return entry
     root = entries[entry.shares]

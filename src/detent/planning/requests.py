@@ -25,7 +25,7 @@ class Requests:
         self._view, self._recipe, self._ends_bits, self._ends = view, recipe, ends_bits, ends
 
     def of(self, role: Role, node: fx.Node) -> TensorRequest:
-        """The request for the tensor of a layer in that role; an activation is the layer's input."""
+        """The request for the tensor with that role of a layer; an activation is the layer's input."""
         layer, kind = self._view.layer(node), self._view.kind(node)
         request = self._recipe.for_tensor(role, layer, kind)
         bits = self._ends_bits
@@ -39,10 +39,10 @@ class Requests:
         return TensorRequest(bits=bits).over(request)
 
     def widest(self, layers: Iterable[fx.Node], usual: int) -> TensorRequest:
-        """The request with the most bits among the layers that read a tensor, which is stored once."""
+        """The request with the most bits among the layers that read a tensor, which is stored only once."""
         return max((self.of("activation", layer) for layer in layers), key=lambda request: _bits(request, usual))
 
 
 def _bits(request: TensorRequest, usual: int) -> int:
-    """How many are asked for, where `usual` is what a grid has that comes in several widths."""
+    """The requested width, or `usual` for a grid that comes in several widths."""
     return request.bits or (GRIDS[request.grid].default_bits((usual,)) if request.grid else usual)

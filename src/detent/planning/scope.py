@@ -12,10 +12,10 @@ __all__ = ["scopes"]
 
 
 def scopes(views: Sequence[GraphView]) -> list[set[fx.Node]]:
-    """The nodes of each graph that are in scope: from a quant stub on, up to a dequant stub.
+    """The nodes of each graph that are in scope: from a quant stub to a dequant stub.
 
-    A model without a quant stub is in scope from its inputs on, and so is a region without one if the graph break that
-    holds it is reached in scope. `views` lists outer regions first.
+    A model without a quant stub is in scope from its inputs on; so is a region without one, if the graph break that
+    contains it is in scope. `views` lists outer regions first.
     """
     marked = any(_has_stub(view) for view in views)
     found: list[tuple[GraphView, set[fx.Node]]] = []

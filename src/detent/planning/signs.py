@@ -10,7 +10,8 @@ __all__ = ["never_negative"]
 
 
 def never_negative(view: GraphView) -> set[fx.Node]:
-    """The nodes that give no negative number, whatever the input: after a ReLU, and what keeps the sign from there."""
+    """The nodes whose output is never negative, whatever the input: after a ReLU, and operations that preserve the
+    sign."""
     found: set[fx.Node] = set()
     for node in view.graph.nodes:
         kind = view.kinds.get(node)
@@ -24,7 +25,7 @@ def never_negative(view: GraphView) -> set[fx.Node]:
 
 
 def _meets_negative(view: GraphView, node: fx.Node) -> bool:
-    """Whether a number in the code is below zero: `x * -1`. In a reshape it would be a size."""
+    """Whether a number in the code is negative: `x * -1`. In a reshape it would be a size."""
     given = (*node.args, *node.kwargs.values())
     numbers = [value for value in given if isinstance(value, (int, float))]
     return view.is_kind(node, "add", "mul", "div", "maximum", "minimum", "pad") and any(n < 0 for n in numbers)

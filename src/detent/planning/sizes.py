@@ -11,9 +11,9 @@ __all__ = ["made_of_shapes", "sizes"]
 
 
 def sizes(view: GraphView) -> dict[fx.Node, str]:
-    """The real tensors of a graph that are made of shapes and constants alone and end in whole numbers, or where an
-    operation is told a size or a factor; each with the reason why it stays float. Positions that are made of a shape
-    and then added to activations are none of them."""
+    """The floating-point tensors that are computed from shapes and constants alone and end in integers, or in an
+    operation's size or scale factor; each with the reason why it stays float. Positions that are computed from a shape
+    and then added to activations are not among them."""
     made = _made(view, {node for node in view.graph.nodes if _is_known(view, node)})
     found: dict[fx.Node, str] = {}
     for node in reversed(view.graph.nodes):
@@ -24,7 +24,7 @@ def sizes(view: GraphView) -> dict[fx.Node, str]:
 
 
 def made_of_shapes(view: GraphView) -> set[fx.Node]:
-    """Whatever is computed from shapes and constants alone, and not from constants alone."""
+    """The nodes computed from shapes and constants, except those computed from constants alone."""
     return _made(view, set())
 
 
@@ -38,7 +38,7 @@ def _made(view: GraphView, known: set[fx.Node]) -> set[fx.Node]:
 
 
 def _is_known(view: GraphView, node: fx.Node) -> bool:
-    """Whether it is a constant that is not trained, or is made of numbers in the code alone, such as a range."""
+    """Whether it is a constant that is not trained, or is computed from numbers in the code, such as a range."""
     held = view.constant(node)
     if held is not None:
         return not isinstance(held, nn.Parameter)
@@ -46,7 +46,7 @@ def _is_known(view: GraphView, node: fx.Node) -> bool:
 
 
 def _is_data(view: GraphView, node: fx.Node, user: fx.Node, found: dict[fx.Node, str], made: set[fx.Node]) -> bool:
-    """Whether `user` computes with the numbers themselves and gives real ones that are no size."""
+    """Whether `user` computes with the values themselves, and its result is neither a size nor an integer."""
     if user.op == "output":
         return True
     if not user.meta.get("is_real") or user in found:

@@ -13,12 +13,12 @@ __all__ = ["EVERY_ACTIVATION", "EVERY_WEIGHT", "SupportedSchemes"]
 
 @dataclass(frozen=True, kw_only=True)
 class SupportedSchemes:
-    """Any combination of what is listed. The first of each list is the default, for a recipe that does not ask.
+    """Any combination of the listed properties. The first of each list is the default.
 
-    An affine scheme has the first sign. A symmetric one has unsigned codes only where the tensor cannot be negative
-    (after a ReLU), and then if the target prefers them: they come first, or `auto_sign` is set. `narrow` speaks of
-    signed integers, `group_sizes` of scales in groups (None: of any size). `also` are further combinations, for what
-    does not go together with the rest.
+    An affine scheme has the first signedness. A symmetric one has unsigned codes only if the tensor cannot be negative
+    (after a ReLU) and the target prefers them: they come first, or `auto_sign` is set. `narrow` is about signed
+    integers, `group_sizes` about scales in groups (None: any size). `also` lists further combinations, for properties
+    that are not supported together with the others.
 
     >>> SupportedSchemes(bits=(8, 16), symmetric=(False,)).limits(Scheme(IntGrid(4)))
     ['8 or 16 bits', 'affine schemes']
@@ -44,7 +44,7 @@ class SupportedSchemes:
         return (self, *self.also)
 
     def preferring(self, bits: int | None) -> SupportedSchemes:
-        """The same, with that width as the default; as they are for None.
+        """The same schemes with that width as the default; unchanged for None.
 
         >>> SupportedSchemes(bits=(8, 7)).preferring(7).bits
         (7, 8)
@@ -52,7 +52,7 @@ class SupportedSchemes:
         return self if bits is None else replace(self, bits=(bits, *(other for other in self.bits if other != bits)))
 
     def limits(self, scheme: Scheme) -> list[str]:
-        """What is supported where `scheme` has something else; empty if it is supported."""
+        """The supported values for each property in which `scheme` differs; empty if it is supported."""
         grid = scheme.grid
         wrong: list[str] = []
         if not isinstance(grid, self.grids):

@@ -1,4 +1,4 @@
-"""Finds what a recipe asks of activations and does not get, because a tensor is stored once for all that read it."""
+"""Finds requests for activations that cannot be met, because a tensor is stored once for all its readers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _FIELDS = (
 
 
 def unmet_requests(context: Context, recipe: Recipe, entries: Mapping[str, PlanEntry]) -> Iterator[str]:
-    """A note for each layer that reads a tensor on another grid than it asks for. Float tensors have a reason in the
-    Plan already."""
+    """A note for each layer whose input is on another grid than it requests. For float tensors the Plan has a reason
+    already."""
     view, placement = context.view, context.placement
     for node, kind in view.kinds.items():
         asked = _asked(node, context, recipe)
@@ -36,15 +36,15 @@ def unmet_requests(context: Context, recipe: Recipe, entries: Mapping[str, PlanE
                 continue
             missed = {name: value for name, value in asked.items() if not _has(entry, name, value)}
             if missed:
-                said = ", ".join(f"{name} {_word(value)}" for name, value in missed.items())
+                requested = ", ".join(f"{name} {_word(value)}" for name, value in missed.items())
                 yield (
-                    f"{view.layer(node)} asks for {said} of {entry.tensor}, and gets {entry.scheme} by "
+                    f"{view.layer(node)} asks for {requested} of {entry.tensor}, and gets {entry.scheme} by "
                     f"{entry.quantizer} < {entry.observer}: {_reason(node, source, entry, context)}"
                 )
 
 
 def _asked(node: fx.Node, context: Context, recipe: Recipe) -> dict[str, Any]:
-    """What the rule of a layer says of the tensors it takes in; of a layer without one, the width."""
+    """What the rule of a layer requests for its inputs; without a rule, the width."""
     view, request = context.view, context.requests.of("activation", node)
     rule = recipe.rule_for(view.layer(node), view.kind(node))
     if rule is not None:

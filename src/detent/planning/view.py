@@ -1,4 +1,4 @@
-"""One captured graph, as the planner reads it."""
+"""The planner's view of one captured graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["GraphView", "views"]
 
 
 class GraphView:
-    """What each node of a graph is, its name, its inputs and what it is fused with."""
+    """For each node of a graph: its kind, its name, its inputs, and what it is fused with."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class GraphView:
     # ---- what a node is ----
 
     def kind(self, node: fx.Node) -> str:
-        """Its kind, or what it is instead of one. A member of a dict or a tuple is what that is: an input, an lstm."""
+        """The kind of a node, or what it is instead. A member of a dict or tuple has the kind of that: an input, an
+        lstm."""
         while self.is_kind(node, "slice") and node.all_input_nodes and not self.data_inputs(node):
             node = node.all_input_nodes[0]
         kind = self.kinds.get(node)
@@ -54,7 +55,7 @@ class GraphView:
         return node in self.kinds and self.kinds[node].name in names
 
     def described(self, node: fx.Node) -> str:
-        """What stands in the user's code, for nodes that have no kind."""
+        """The operation as in the user's code, for nodes without a kind."""
         if node.op == "call_module":
             module = self.modules[str(node.target)]
             return str(getattr(module, "operator", "")) or type(module).__name__  # of a file, its operator there
@@ -63,24 +64,24 @@ class GraphView:
         return f"{node.op.removeprefix('call_')} {name}"
 
     def is_tensor(self, node: fx.Node) -> bool:
-        """Whether it gives one tensor of real numbers."""
+        """Whether the output is one floating-point tensor."""
         return bool(node.meta.get("is_real")) and "parts" not in node.meta
 
     def chain(self, node: fx.Node) -> tuple[fx.Node, ...]:
-        """The operations it is fused with, from first to last; alone if with none."""
+        """The operations it is fused with, first to last; only itself if it is not fused."""
         return self._chains.get(node, (node,))
 
     def break_chain(self, node: fx.Node) -> None:
-        """Let each operation that `node` is fused with stand alone."""
+        """Undo the fusion of `node`: each operation stands alone."""
         for one in self.chain(node):
             self._chains.pop(one, None)
 
     def is_inside(self, node: fx.Node) -> bool:
-        """Whether it is fused into the operation behind it, so that its output is never stored."""
+        """Whether it is fused into the operation after it, so that its output is never stored."""
         return node is not self.chain(node)[-1]
 
     def data_inputs(self, node: fx.Node) -> list[fx.Node]:
-        """The nodes whose real numbers the operation computes with, in order, each once."""
+        """The nodes whose floating-point values the operation computes with, in order, each once."""
         kind = self.kinds.get(node)
         if kind is None or kind.inputs == 0:
             return []
@@ -92,20 +93,20 @@ class GraphView:
         return list(dict.fromkeys(nodes[: kind.inputs]))
 
     def holds_weight(self, node: fx.Node) -> bool:
-        """Whether a weighted operation is a module that has its weight, and not a function that is handed one."""
+        """Whether a weighted operation is a module with its own weight, and not a function."""
         module = called_module(node, self.modules)
         names = self.kinds[node].weight or {}
         return all(isinstance(getattr(module, name, None), Tensor) for name in names)
 
     def conv_axes(self, node: fx.Node) -> int | None:
-        """Over how many axes a convolution slides; None for another operation, or one that is handed its weight."""
+        """The number of spatial axes of a convolution; None for another operation or a function."""
         if not self.is_kind(node, "conv", "conv_transpose") or node.op != "call_module":
             return None
         weight = getattr(self.modules[str(node.target)], "weight", None)
         return weight.ndim - 2 if isinstance(weight, Tensor) else None
 
     def is_depthwise(self, node: fx.Node) -> bool:
-        """Whether a convolution has a filter, or several, for each channel by itself."""
+        """Whether a convolution is depthwise, with one or more filters per channel."""
         if self.conv_axes(node) is None:
             return False
         module = self.modules[str(node.target)]
@@ -124,7 +125,7 @@ class GraphView:
         return of(op.weight.shape, op.groups)
 
     def takers(self, node: fx.Node) -> list[fx.Node]:
-        """The users of the output of a node that look at more than its shape."""
+        """The users of a node's output that use more than its shape."""
         return [user for user in node.users if not self.is_kind(user, "shape", "constant")]
 
     def constant(self, node: fx.Node) -> Tensor | None:
@@ -135,7 +136,7 @@ class GraphView:
         return value if node.op == "get_attr" and isinstance(value, Tensor) else None
 
     def first_calls(self) -> dict[fx.Node, int]:
-        """The first node that calls each module, with how often it is called."""
+        """The first node that calls each module, with the number of calls."""
         found: dict[str, list[fx.Node]] = {}
         for node in self.graph.nodes:
             if node.op == "call_module":
@@ -149,7 +150,7 @@ class GraphView:
         return self._named(node.name)
 
     def layer(self, node: fx.Node) -> str:
-        """The name recipes know an operation by: its module's, or its own."""
+        """The name of an operation in recipes: that of its module, or its own."""
         if node.op != "call_module":
             return self._named(node.name)
         return self.path if self._is_one_op else self._named(str(node.target))

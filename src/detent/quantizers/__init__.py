@@ -73,7 +73,7 @@ register = QUANTIZERS.register
 
 
 def plain_quantizer(grid: Grid) -> str:
-    """The name of the method for tensors on `grid` that no method is asked for.
+    """The name of the default method for tensors on `grid`.
 
     >>> from detent.numerics import IntGrid, LogGrid
     >>> plain_quantizer(IntGrid(8)), plain_quantizer(LogGrid())

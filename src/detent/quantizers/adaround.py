@@ -40,7 +40,7 @@ _ZETA, _GAMMA = 1.1, -0.1
 
 
 class AdaRound(Quantizer):
-    """Whether each weight is rounded up or down is learned; scales stay as calibrated."""
+    """Learns whether each weight is rounded up or down; scales stay as calibrated."""
 
     requires = Requirement(most_bits=16, because="the fraction of a step must be exact in float32")
     roles = ("weight",)

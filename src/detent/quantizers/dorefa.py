@@ -37,7 +37,8 @@ __all__ = ["DoReFa"]
 
 
 class DoReFa(Quantizer):
-    """Weights squeezed by tanh, activations clipped; ranges are calibrated, or [-1, 1] as in the paper: `bound=1`."""
+    """Weights passed through tanh, activations clipped; ranges are calibrated, or [-1, 1] as in the paper with
+    `bound=1`."""
 
     requires = Requirement(symmetric=True, most_bits=16, because="its levels are spread evenly around zero")
     roles = ("weight", "activation")

@@ -1,4 +1,4 @@
-"""Scale and zero point stay as calibrated; only the weights around them learn.
+"""Scale and zero point stay as calibrated; only weights are trained.
 
     y = s * (clamp(round(x / s) + z, qmin, qmax) - z)        dL/dx = dL/dy inside the grid, 0 outside
 

@@ -1,4 +1,4 @@
-"""What calling a quantizer does: quantize, pass through, or observe; a block sets it, and blocks nest.
+"""The mode of a quantizer (quantize, pass through or observe), set by context managers that nest.
 
 >>> import torch
 >>> from detent.numerics import IntGrid, QParams, Scheme
@@ -27,7 +27,7 @@ __all__ = ["PASS_THROUGH", "QUANTIZE", "Mode", "in_modes"]
 
 @dataclass(frozen=True, kw_only=True)
 class Mode:
-    """A tensor is shown to `watch`, if there is one; then it is quantized, or passed on as it is."""
+    """The tensor is passed to `watch` if there is one; then it is quantized or returned unchanged."""
 
     quantizes: bool = True
     watch: Callable[[Tensor], None] | None = None
@@ -38,7 +38,7 @@ PASS_THROUGH = Mode(quantizes=False)
 
 
 class _HasMode(Protocol):
-    """A module whose forward does as its mode says."""
+    """A module whose forward depends on its mode."""
 
     mode: Mode
 
@@ -48,7 +48,7 @@ _M = TypeVar("_M", bound=_HasMode)
 
 @contextmanager
 def in_modes(modes: Mapping[_M, Mode]) -> Iterator[None]:
-    """Inside the block each module has the mode given for it; afterward, also after an error, the one it had."""
+    """Inside the block each module has the given mode; afterwards, also after an error, its previous one."""
     before = {module: module.mode for module in modes}
     for module, mode in modes.items():
         module.mode = mode

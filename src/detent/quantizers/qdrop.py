@@ -34,7 +34,7 @@ __all__ = ["QDrop"]
 
 
 class QDrop(Quantizer):
-    """Quantization that is dropped at random while blocks are reconstructed, so that their loss becomes flatter."""
+    """Randomly dropped quantization for block reconstruction, which flattens the loss."""
 
     roles = ("activation",)
     default_observer = "mse"

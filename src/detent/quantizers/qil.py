@@ -40,7 +40,7 @@ _LEAST = 1e-6
 
 
 class Qil(Quantizer):
-    """The interval that is quantized, its center and half width, is learned."""
+    """Learns the center and half width of the quantized interval."""
 
     requires = Requirement(
         granularities=(PerTensor, PerChannel),

@@ -107,8 +107,18 @@ class Quantizer(nn.Module, ABC):
         return ("start", {}) if few and target[0] == "minmax" else target
 
     @property
+    def scheme(self) -> Scheme:
+        """The scheme that it was made for; in eval mode without chance, as it is deployed."""
+        return self._training_scheme if self.training else self._eval_scheme
+
+    @scheme.setter
+    def scheme(self, scheme: Scheme) -> None:
+        self._training_scheme = scheme
+        self._eval_scheme = scheme.without_chance()
+
+    @property
     def start_scheme(self) -> Scheme:
-        """The scheme that its start is measured on: with the codes that it uses, where it does not use all."""
+        """The scheme on which its start is measured: with only the codes that it uses."""
         return self.scheme
 
     @property

@@ -1,4 +1,4 @@
-"""The steps that quantizers share, on integer grids above all."""
+"""Steps that quantizers share, mostly for integer grids."""
 
 from __future__ import annotations
 

@@ -47,6 +47,12 @@ def _calibrated(name: str, description: str, weight: TensorRequest, activation: 
     return Builtin(description, Recipe(name=name, weight=weight, activation=activation, calibration=calibration))
 
 
+def _trained(name: str, description: str, weight: TensorRequest, activation: TensorRequest) -> Builtin:
+    """Starts where calibrating ends; biases are trained too."""
+    calibration = Calibration(choose_ranges=True)
+    return Builtin(description, Recipe(name=name, weight=weight, activation=activation, calibration=calibration))
+
+
 _LSQ = TensorRequest(quantizer="lsq")
 _LSQ_PLUS = TensorRequest(quantizer="lsq_plus")
 _TQT = TensorRequest(quantizer="tqt", symmetric=True, scale="power_of_two")
@@ -117,13 +123,13 @@ _ENTRIES = (
         _fixed(),
         "rotate",
     ),
-    _entry("lsq", "train step sizes (Esser et al., ICLR 2020)", _LSQ, _LSQ),
-    _entry("lsq_plus", "train step sizes and offsets (Bhalgat et al., 2020)", _LSQ_PLUS, _LSQ_PLUS),
+    _trained("lsq", "train step sizes (Esser et al., ICLR 2020)", _LSQ, _LSQ),
+    _trained("lsq_plus", "train step sizes and offsets (Bhalgat et al., 2020)", _LSQ_PLUS, _LSQ_PLUS),
     _entry("tqt", "train the exponents of power-of-two scales (Jain et al., MLSys 2020)", _TQT, _TQT),
-    _entry("pact", "train activation clips (Choi et al., 2018); weights as in DoReFa", _DOREFA, _PACT),
-    _entry("dorefa", "weights squeezed by tanh, activations clipped (Zhou et al., 2016)", _DOREFA, _DOREFA),
-    _entry("dsq", "a soft staircase that sharpens in training (Gong et al., ICCV 2019)", _DSQ, _DSQ),
-    _entry("qil", "train the interval that is quantized (Jung et al., CVPR 2019)", _QIL, _QIL),
+    _trained("pact", "train activation clips (Choi et al., 2018); weights as in DoReFa", _DOREFA, _PACT),
+    _trained("dorefa", "weights squeezed by tanh, activations clipped (Zhou et al., 2016)", _DOREFA, _DOREFA),
+    _trained("dsq", "a soft staircase that sharpens in training (Gong et al., ICCV 2019)", _DSQ, _DSQ),
+    _trained("qil", "train the interval that is quantized (Jung et al., CVPR 2019)", _QIL, _QIL),
     _entry("apot", "4-bit sums of powers of two (Li et al., ICLR 2020)", _APOT, _APOT),
     _entry(
         "seq", "train weights of 2 bits without a zero (Liu et al., ParetoQ, 2025)", _SEQ, TensorRequest(quantize=False)

@@ -1,4 +1,4 @@
-"""What a single value of a recipe must be. Each check refuses with the values that are allowed."""
+"""Checks of single values in a recipe. An error lists the allowed values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recipe from whatever the user names it by."""
+"""Finds a recipe by its name or file, or takes the recipe itself."""
 
 from __future__ import annotations
 

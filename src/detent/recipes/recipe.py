@@ -1,4 +1,4 @@
-"""A request for a whole network, independent of the network and of the backend."""
+"""A quantization request for a whole network, independent of the network and the backend."""
 
 from __future__ import annotations
 

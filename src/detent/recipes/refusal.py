@@ -1,4 +1,4 @@
-"""A mistake in a recipe, from where it is found to the error the user reads."""
+"""A mistake in a recipe, and the error message about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked for some layers only."""
+"""Requests for some layers only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of a recipe have in common."""
+"""The base class of the sections of a recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked for one tensor, before a backend has its say."""
+"""The request for one tensor, independent of the backend."""
 
 from __future__ import annotations
 

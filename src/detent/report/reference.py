@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from detent.ir import Layout, Network, Op, Operand, StoredAs
 from detent.report.histograms import sqnr
+from detent.rewrites.dequantize_looked_up_rows import with_whole_tables
 from detent.twin import OnnxSpec, Twin
 
 __all__ = ["Reference", "joint_sqnr", "name_of", "quantized_operations"]
@@ -28,7 +29,7 @@ class Reference:
     that is not among them is what its codes stand for."""
 
     def __init__(self, network: Network, parameters: Arrays):
-        self.network = network
+        self.network = network = with_whole_tables(network)
         self.deployed = {name: _real(network, name) for name in network.constants}
         self.constants = {**self.deployed, **_floats(network, parameters)}
         self._twin = self._with(self.constants, None)

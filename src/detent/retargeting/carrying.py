@@ -1,5 +1,5 @@
-"""Scales taken over into the Plan of another backend: the same numbers where it stores them otherwise, and one grid
-where it has one for several tensors."""
+"""Transfers scales to the Plan of another backend: the same numbers if it stores them differently, and a common grid if
+it has one for several tensors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["carried", "keep_codes"]
 
 
 def carried(known: Known, plan: Plan, target: Backend) -> tuple[dict[str, Held], list[str]]:
-    """What is known of the tensors of `plan`, in schemes of `target` where it has such; and what is worth a note.
+    """The known qparams of the tensors of `plan`, in schemes that `target` supports; and notes.
 
-    - Rounding is the target's, not a matter of scales.
-    - Codes of the other sign, and affine ones with zero point 0, are the same real numbers; so is a narrow range, but
-      for one number at its end.
-    - Tensors that have one grid there and had several have the range of all of them.
-    - A range that is built into a kernel of the target is what it is.
+    - Rounding is the target's and independent of scales.
+    - Codes of the other signedness, and affine ones with zero point 0, are the same real numbers; so is a narrow range,
+      except for one number at its end.
+    - Tensors that share a grid only on the target get the range of all of them.
+    - A range that is built into a kernel of the target is used as it is.
     """
     found: dict[str, Held] = {}
     notes: list[str] = []
@@ -81,7 +81,7 @@ def keep_codes(prepared: PreparedModel, moved: PreparedModel, norms: Mapping[str
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor, Callable[[Tensor], object]]]:
-    """The name of each weight on a grid, what it is there, and what changes it before it is quantized."""
+    """Each quantized weight by name, with what changes it before it is quantized."""
     for module in model.modules():
         if isinstance(module, FoldedBatchNorm) and isinstance(module.weight_quantizer, Quantizer):
             yield module.weight_quantizer.name, module.weight_quantizer(module.weight), module.fold_to
@@ -91,7 +91,7 @@ def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor, Callable[[Tensor],
 
 
 def _groups(plan: Plan) -> Iterator[tuple[QuantizedTensor, list[QuantizedTensor]]]:
-    """The activations that have one grid, with the one whose quantizer it is."""
+    """The activations that share a grid, by the one whose quantizer it is."""
     entries = {entry.tensor: entry for entry in plan.quantized if entry.role == "activation"}
     groups: dict[str, list[QuantizedTensor]] = {}
     for entry in entries.values():
@@ -104,15 +104,15 @@ def _groups(plan: Plan) -> Iterator[tuple[QuantizedTensor, list[QuantizedTensor]
 
 
 def _as_offered(held: Held, entry: QuantizedTensor, target: Backend) -> tuple[int, Held]:
-    """Of the schemes for the same numbers one that `target` has: the planned one, or else the one it was, if it can;
-    and how much it differs (`same_numbers`)."""
+    """An equivalent scheme that `target` supports: the planned one, otherwise the original one if it can; and how much
+    it differs (`same_numbers`)."""
     given = replace(held[0], rounding=entry.scheme.rounding), held[1]
     offered = [one for one in same_numbers(given) if not limits(one[1][0], entry, target)]
     return min(offered, key=lambda one: (one[0], one[1][0] != entry.scheme), default=(0, given))
 
 
 def _common(held: Sequence[Held], root: QuantizedTensor) -> Held:
-    """The grid among them that reaches from the least number of all to the greatest, to half a step; else a new one."""
+    """The grid among them that covers the range of all, to half a step; otherwise a new one."""
     reached = [ends(*one) for one in held]
     low, high = min(low for low, _ in reached), max(high for _, high in reached)
     for one, (least, greatest) in zip(held, reached, strict=True):

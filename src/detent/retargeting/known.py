@@ -1,4 +1,4 @@
-"""What is known of the tensors of a prepared model when it is to run elsewhere."""
+"""The schemes and scales of a prepared model's tensors, for another backend."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _AGAIN = "; or measure it, `with detent.observing(prepared, only_float=True)`, a
 
 
 def known_of(prepared: PreparedModel) -> Known:
-    """The scheme of each tensor and the scale that was measured or learned; a sharing one has its source's.
+    """The scheme of each tensor and its measured or learned scale; a tensor that shares a scale has that of its source.
 
-    Of float tensors the range that was measured beside the others, while the weights are those it was measured with.
-    A model that was retargeted itself, and not trained since, has what the first one had.
+    Float tensors have the range measured during calibration, as long as the weights are the same. A model that was
+    retargeted, and not trained since, has what the original had.
     """
     weights = sum_of_weights(prepared)
     before = prepared.carried or CarriedScales({}, {}, weights)
@@ -56,7 +56,7 @@ def known_of(prepared: PreparedModel) -> Known:
 
 
 def remember(moved: PreparedModel, known: Known, adopted: Known) -> None:
-    """Keep in `moved` what is known of tensors that it has float, or on a grid together with others."""
+    """Store in `moved` what is known of tensors that it keeps float, or has on a common grid with others."""
     weights = sum_of_weights(moved)
     moved.carried = CarriedScales(known, adopted, weights)
     for one in ranges_of(moved):
@@ -66,7 +66,7 @@ def remember(moved: PreparedModel, known: Known, adopted: Known) -> None:
 
 
 def with_reordered(known: Known, planned: Plan, captured: Captured) -> Known:
-    """`known`, and the same for tensors that are others in another order and have a grid of their own there."""
+    """`known`, extended to tensors that are a reordering of known ones and have their own grid in the new plan."""
     found = dict(known)
     for entry in planned.quantized:
         if entry.role != "activation" or entry.tensor in known:
@@ -93,8 +93,8 @@ def _node_of(entry: QuantizedTensor, captured: Captured) -> fx.Node:
 
 
 def with_weights(known: Known, planned: Plan, captured: Captured) -> Known:
-    """`known`, and the scales of parameters and constants that only the new plan has on a grid: measuring them needs no
-    data."""
+    """`known`, extended by the scales of parameters and constants that only the new plan quantizes: measuring them
+    needs no data."""
     found = dict(known)
     for entry in planned.quantized:
         value = None if entry.quantizer == "derived" or entry.tensor in known else _held(entry, captured)
@@ -105,7 +105,7 @@ def with_weights(known: Known, planned: Plan, captured: Captured) -> Known:
 
 
 def _held(entry: QuantizedTensor, captured: Captured) -> Tensor | None:
-    """The tensor that the model keeps, if it does."""
+    """The parameter or constant that the model holds under this name, if there is one."""
     region, node = captured.regions[entry.region], _node_of(entry, captured)
     if entry.role != "activation":
         return getattr(region.get_submodule(str(node.target)), entry.role)  # type: ignore[no-any-return]
@@ -116,7 +116,7 @@ def _held(entry: QuantizedTensor, captured: Captured) -> Tensor | None:
 
 
 def refuse_unknown(planned: Plan, carried: Known, prepared: PreparedModel) -> None:
-    """A tensor that only the new plan has on a grid, and whose range nobody measured."""
+    """Refuse a tensor that only the new plan quantizes and whose range was never measured."""
     ranges = {one.name: one for one in ranges_of(prepared)}
     for entry in planned.quantized:
         if entry.tensor in carried or entry.quantizer == "derived":

@@ -1,4 +1,4 @@
-"""Batch norms that the other backend folds: what that does to scales which were measured without.
+"""Batch norms that only the other backend folds: how that changes scales measured without folding.
 
 The weight of a channel is multiplied by the norm's factor g. With the scale s |g| its codes stay what they are, but for
 their sign, so a weight with one scale has one for each channel then. The output of the operation is what the norm gave.
@@ -21,7 +21,7 @@ __all__ = ["Norm", "after_folding", "norms_of"]
 
 @dataclass(frozen=True)
 class Norm:
-    """One that follows a weighted operation: the tensors that both give, and what the norm multiplies channels by."""
+    """A batch norm that follows a weighted operation: the output tensors of both, and the factor per channel."""
 
     taken: str
     given: str
@@ -29,7 +29,7 @@ class Norm:
     transposed: bool
 
     def of_weight(self, weight: Tensor) -> Tensor:
-        """What a weight becomes."""
+        """The weight after folding."""
         return weight * self.factor.reshape(-1, *[1] * (weight.ndim - 1))
 
 
@@ -50,7 +50,7 @@ def norms_of(captured: Captured) -> dict[str, Norm]:
 
 
 def after_folding(known: Known, norms: Mapping[str, Norm], merges: Mapping[str, str], planned: Plan) -> Known:
-    """`known` for a network whose norms were folded, as `merges` says; refused where a scale cannot follow."""
+    """`known` for a network whose batch norms were folded as `merges` says; refused if a scale cannot be adapted."""
     quantized = {entry.tensor for entry in planned.quantized}
     found: dict[str, tuple[Scheme, QParams]] = dict(known)
     for path, operation in merges.items():

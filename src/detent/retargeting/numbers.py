@@ -1,4 +1,4 @@
-"""One grid in several schemes: other codes, or another kind of scheme, for the same real numbers."""
+"""Equivalent schemes: different codes, or another kind of scheme, for the same real numbers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Held = tuple[Scheme, QParams]
 
 
 def same_numbers(held: Held) -> Iterator[tuple[int, Held]]:
-    """What a tensor has, and other schemes of integers with the same step, and how much they differ.
+    """The scheme of a tensor, and other integer schemes with the same step, each with how much it differs.
 
-    0: they stand for the same real numbers. 1: there is one more, below a narrow range. 2: one less, that of -128.
+    0: the same real numbers. 1: one more number, below a narrow range. 2: one less, that of -128.
     """
     for signed_or_not in _of_both_signs(held):
         for difference, ranged in _of_both_ranges(signed_or_not):
@@ -27,7 +27,7 @@ def same_numbers(held: Held) -> Iterator[tuple[int, Held]]:
 
 
 def as_scheme(held: Held, scheme: Scheme) -> QParams | None:
-    """The qparams of the same real numbers in that scheme, if it has them; how it rounds does not matter."""
+    """The qparams for the same real numbers in that scheme, if it has them; rounding does not matter."""
     given = replace(held[0], rounding=scheme.rounding), held[1]
     return next((qparams for off, (one, qparams) in same_numbers(given) if one == scheme and not off), None)
 
@@ -42,7 +42,7 @@ def alike(one: Held, other: Held) -> bool:
 
 
 def ends(scheme: Scheme, qparams: QParams) -> tuple[float, float]:
-    """The least and the greatest number on a grid, of all its channels."""
+    """The lowest and highest number of a grid, over all its channels."""
     low, high = (end * qparams.scale.double() for end in scheme.grid.ends(qparams.zero_point.double()))
     return float(low.min()), float(high.max())
 
@@ -68,7 +68,7 @@ def _of_both_ranges(held: Held) -> Iterator[tuple[int, Held]]:
 
 
 def _of_both_kinds(held: Held) -> Iterator[Held]:
-    """Affine and, with zero point 0, symmetric."""
+    """The affine scheme and, if the zero point is 0, the symmetric one."""
     yield held
     scheme, qparams = held
     if scheme.grid.is_uniform and not qparams.zero_point.any():

@@ -1,4 +1,4 @@
-"""The same calibrated model for another backend: placement, bias and sharing derived anew, scales kept."""
+"""Prepares a calibrated model for another backend: placement, bias and sharing are planned anew, scales are kept."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ __all__ = ["restored", "retargeted"]
 
 
 def retargeted(prepared: PreparedModel, backend: str | Backend) -> PreparedModel:
-    """A prepared model for `backend` with the scales of `prepared`, which is left as it was.
+    """A prepared model for `backend` with the scales of `prepared`, which is not changed.
 
-    Weights keep their learned values, and their codes; what only the other backend quantizes has the range that was
-    measured beside the scales. Refused, with the tensor named: one whose range nobody measured, or measured before
-    training, and one whose scheme the other backend cannot have.
+    Weights keep their learned values and their codes; tensors that only the other backend quantizes get the range that
+    was measured during calibration. Refused with the name of the tensor: a tensor whose range was never measured, or
+    measured before training, and one whose scheme the other backend does not support.
     """
     target = BACKENDS[backend] if isinstance(backend, str) else backend
     inputs = prepared.example
@@ -79,7 +79,7 @@ def retargeted(prepared: PreparedModel, backend: str | Backend) -> PreparedModel
 
 
 def restored(package: Package) -> PreparedModel:
-    """The prepared model of a deployed folder, read from its QDQ file, which holds weights and scales."""
+    """The prepared model of a deployed folder, read from its QDQ file, which has the weights and scales."""
     ports = package.graph.inputs.values()
     example = [np.zeros([2 if isinstance(size, str) else size for size in p.shape], p.dtype) for p in ports]
     backend, recipe = package.manifest["backend"], Recipe.from_dict(package.manifest["recipe"])
@@ -97,11 +97,11 @@ def restored(package: Package) -> PreparedModel:
 
 
 def _take_ranges(prepared: PreparedModel, rows: Iterable[Mapping[str, Any]]) -> None:
-    """The ranges of float tensors that a manifest says."""
-    said = {row["tensor"]: row for row in rows}
+    """Set the ranges of float tensors from a manifest."""
+    by_tensor = {row["tensor"]: row for row in rows}
     names, weights = source_of(prepared).tensors, sum_of_weights(prepared)
     for one in ranges_of(prepared):
-        row = said.get(names.get(one.node, ""))
+        row = by_tensor.get(names.get(one.node, ""))
         if row is not None:
             qparams = QParams(torch.tensor(row["scale"], dtype=torch.float32), torch.tensor(row["zero_point"]))
             held = as_scheme((Scheme.from_dict(row["scheme"]), qparams), one.scheme)
@@ -110,7 +110,7 @@ def _take_ranges(prepared: PreparedModel, rows: Iterable[Mapping[str, Any]]) -> 
 
 
 def _request(recipe: Recipe) -> Recipe:
-    """The widths that were asked for, and what was to stay float; quantizers hold the scales they are given."""
+    """The requested widths and exclusions of a recipe; quantizers only hold the scales they are given."""
     return find("ptq").replace(
         **{role: _plain(getattr(recipe, role)) for role in get_args(Role)},
         rules=[rule.replace(**{role: _plain(getattr(rule, role)) for role in get_args(Role)}) for rule in recipe.rules],

@@ -103,7 +103,7 @@ class _Geometry:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """How many results each phase has."""
+        """The number of results of each phase."""
         return tuple(size + t - 1 for size, t in zip(self.image, self.taps, strict=True))
 
     def kernels(self, weights: npt.NDArray[Any], fill: Any) -> npt.NDArray[Any]:
@@ -120,13 +120,13 @@ class _Geometry:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the result is a part of all phases."""
+        """Whether the result is only a part of all phases."""
         whole = tuple(place * stride for place, stride in zip(self.places, self.strides, strict=True))
         return not self.fits and (any(self.begin) or self.result != whole)
 
     @property
     def fits(self) -> bool:
-        """Whether there is one phase, and the convolution's own padding gives what is wanted of it."""
+        """Whether there is one phase, and the convolution's own padding gives the result."""
         return self.phases == 1 and min(self._fitting) >= 0
 
     @property
@@ -214,7 +214,7 @@ def _kernels(editor: NetworkEditor, weight: Constant, geometry: _Geometry) -> Op
 
 
 def _dilated(kernel: tuple[int, ...], dilations: tuple[int, ...]) -> tuple[slice, ...]:
-    """Where the elements of a kernel are, with zeros between them."""
+    """The positions of the kernel's elements, with zeros between them."""
     return (slice(None), slice(None), *(slice(0, d * (k - 1) + 1, d) for k, d in zip(kernel, dilations, strict=True)))
 
 
@@ -232,7 +232,7 @@ def _biases(editor: NetworkEditor, bias: Constant, geometry: _Geometry) -> Opera
 
 
 def _moves(geometry: _Geometry, channels: int) -> list[tuple[Any, ...]]:
-    """From channels that are (group, phase, channel) to images with the phases interleaved."""
+    """Rearranges channels (group, phase, channel) into images with interleaved phases."""
     if geometry.phases == 1:
         return _cut(geometry, first=2)
     rank, strides, places = geometry.rank, list(geometry.strides), list(geometry.places)
@@ -256,7 +256,7 @@ def _moves(geometry: _Geometry, channels: int) -> list[tuple[Any, ...]]:
 
 
 def _cut(geometry: _Geometry, *, first: int) -> list[tuple[Any, ...]]:
-    """The result out of all phases, whose images begin with the axis `first`."""
+    """Slices the result out of all phases, whose spatial axes start at `first`."""
     if not geometry.is_cut:
         return []
     ends = [begin + size for begin, size in zip(geometry.begin, geometry.result, strict=True)]

@@ -29,7 +29,7 @@ class Constant:
 
     @property
     def axis(self) -> int | None:
-        """Along which it has several scales."""
+        """The axis of a scale per channel."""
         axis = None if self.encoding is None else self.encoding.axis
         return None if axis is None else axis % self.array.ndim
 
@@ -75,7 +75,7 @@ class NetworkEditor:
     # --- finding
 
     def ops(self, *types: str) -> Iterator[Op]:
-        """The operations of these types in whose place nothing else was written yet."""
+        """The operations of these types that have not been replaced yet."""
         for op in self.network.ops:
             if op.type in types and op.outputs[0] not in self._gone:
                 yield op
@@ -104,17 +104,17 @@ class NetworkEditor:
         return Found(ops, tuple(functions), data, grid)
 
     def producer(self, read: Operand) -> Op | None:
-        """The operation that gives the tensor of an operand, whatever grid it is read on."""
+        """The operation that produces an operand's tensor, on whatever grid it is read."""
         return self.network.producer(read.tensor)
 
     def origin(self, read: Operand, through: Collection[str]) -> Operand:
-        """The operand that `read` comes from through operations of these types in float; it ends at a grid."""
+        """The operand that `read` is computed from through operations of these types in float; stops at a grid."""
         while read.encoding is None and (op := self.producer(read)) is not None and op.type in through:
             read = op.reads[0]
         return read
 
     def constant(self, read: Operand | None) -> Constant | None:
-        """The constant that is read, stored as codes or as real numbers; None if it is computed, or in blocks."""
+        """The constant that is read, as codes or real numbers; None if it is computed, or in blocks."""
         if read is None or read.tensor not in self.network.constants:
             return None
         if read.encoding is not None and read.encoding.block is not None:
@@ -125,7 +125,7 @@ class NetworkEditor:
         return self.network.shapes.get(tensor)
 
     def sizes(self, tensor: str) -> list[int] | None:
-        """The shape that a Reshape takes, with -1 for a free size; None if several are free, or none is known."""
+        """The shape input of a Reshape, with -1 for a free size; None if several are free, or the shape is unknown."""
         shape = self.shape(tensor)
         if shape is None or sum(isinstance(size, str) for size in shape) > 1:
             return None
@@ -143,7 +143,7 @@ class NetworkEditor:
         return self.stored(Constant(f"{stem}_constant", values))
 
     def stored(self, constant: Constant, stored_as: StoredAs | None = None) -> Operand:
-        """A new constant, named after this one; made once."""
+        """A new constant named after this one; created once."""
         made = self._stored.setdefault(constant.name, [])
         for read in made:
             held = self._constants[read.tensor]
@@ -158,7 +158,7 @@ class NetworkEditor:
         return made[-1]
 
     def rearranged(self, held: Constant, layout: Layout, array: Array, encoding: Encoding | None) -> Operand:
-        """A new constant with the numbers of a parameter in another layout."""
+        """A new constant with the values of a parameter in another layout."""
         parameter = self.network.stored_as.get(held.name, StoredAs(held.name)).parameter
         name = parameter if layout is Layout.SAME else f"{parameter}_{layout.value}"
         return self.stored(Constant(name, array, encoding), StoredAs(parameter, layout))
@@ -173,13 +173,13 @@ class NetworkEditor:
         original: Original | None = None,
         **attributes: Any,
     ) -> Operand:
-        """Write an operation and return its output. `original` is what it was before."""
+        """Write an operation and return its output. `original` is the operation before the rewrite."""
         name = name or self.fresh(f"{stem}/{op_type}")
         metadata = {} if original is None else original.metadata
         return self._append(Op(op_type, name, tuple(inputs), (stem,), attributes, metadata=metadata))
 
     def copied(self, op: Op, inputs: Sequence[Operand | None], **attributes: Any) -> Operand:
-        """`op` under its name, with other inputs and these attributes changed."""
+        """`op` under its name, with other inputs and some attributes changed."""
         return self._append(replace(op, inputs=tuple(inputs), attributes={**op.attributes, **attributes}))
 
     def _append(self, op: Op) -> Operand:
@@ -194,19 +194,20 @@ class NetworkEditor:
         return self.write(op_type, [read, *(self.integers(each, stem) for each in arguments)], stem)
 
     def on_grid(self, moved: Operand, grid: Encoding | None) -> Operand:
-        """What was only moved since it was on a grid, on it again: none of its codes needs to be clipped."""
+        """Put a tensor that was only moved since it was on a grid back on it: no code needs clipping."""
         if grid is None:
             return moved
         return Operand(moved.tensor, Encoding(grid.scale, grid.zero_point, grid.dtype, grid.axis, grid.block))
 
     def activated(self, read: Operand, functions: Sequence[Op]) -> Operand:
-        """The output behind the activation functions of what is replaced."""
+        """The output after the activation functions of what is replaced."""
         for op in functions:
             read = self.copied(op, [read, *op.inputs[1:]])
         return read
 
     def replace(self, *ops: Op) -> None:
-        """Put what was written since the last time in the place of `ops`; its last operation gives their result."""
+        """Replace `ops` by what was written since the last replacement; the last operation written gives their
+        result."""
         result = ops[-1].outputs[0]
         self._written[-1] = replace(self._written[-1], outputs=(result,))
         self._instead[result] = self._written
@@ -214,12 +215,12 @@ class NetworkEditor:
         self._written = []
 
     def replace_found(self, found: Found, read: Operand) -> None:
-        """Put what was written in the place of `found`, whose activation functions follow `read`."""
+        """Replace `found` by what was written, followed by its activation functions on `read`."""
         self.activated(read, found.functions)
         self.replace(*found.ops, *found.functions)
 
     def change(self, op: Op, **attributes: Any) -> None:
-        """Give an operation other attributes, for rewrites that follow too; None takes one away."""
+        """Change attributes of an operation, visible to later rewrites; None removes one."""
         changed = {name: value for name, value in {**op.attributes, **attributes}.items() if value is not None}
         ops = (replace(each, attributes=changed) if each is op else each for each in self.network.ops)
         self.network = replace(self.network, ops=tuple(ops))

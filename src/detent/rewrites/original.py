@@ -35,16 +35,16 @@ class Original:
 
     @classmethod
     def of(cls, op: Op) -> Original | None:
-        """What an operation keeps, if it was rewritten so."""
+        """The original that an operation stores, if it was rewritten."""
         if ORIGINAL not in op.metadata:
             return None
-        said = json.loads(op.metadata[ORIGINAL])
-        return cls(said[_REWRITE], said["attributes"], tuple(said["weight"]), tuple(said["image"]))
+        stored = json.loads(op.metadata[ORIGINAL])
+        return cls(stored[_REWRITE], stored["attributes"], tuple(stored["weight"]), tuple(stored["image"]))
 
     def gathered(
         self, spread: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], weights: npt.NDArray[Any]
     ) -> npt.NDArray[Any]:
-        """The weights that `spread` made `weights` of: it only moves them, and adds zeros."""
+        """The inverse of `spread`, which only moves weights and adds zeros."""
         count = int(np.prod(self.weight))
         places = spread(np.arange(1, count + 1).reshape(self.weight))
         found = np.empty(count, weights.dtype)

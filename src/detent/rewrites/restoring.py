@@ -1,4 +1,4 @@
-"""What a rewrite needs to put back the operation that it replaced."""
+"""Restores the operation that a rewrite replaced."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def put_back(
     functions: Sequence[Op] = (),
     last: Op | None = None,
 ) -> None:
-    """Write the original of `op`, with `functions` behind it, in the place of everything up to `last`."""
+    """Write the original of `op`, followed by `functions`, in place of everything up to `last`."""
     made = editor.write(op_type or op.type, inputs, op.outputs[0], name=op.name, **original.attributes)
     editor.activated(made, functions)
     editor.replace(last or op)
@@ -39,7 +39,7 @@ def put_back(
 def restored_constant(
     editor: NetworkEditor, read: Operand, change: Change, channels: Change | None = None, axis: int = 0
 ) -> Operand:
-    """A constant as it was before; `channels` changes what its codes have for each channel, along `axis` then."""
+    """A constant as it was before; `channels` maps the codes along the channel axis, which is `axis` afterwards."""
     held = editor.constant(read)
     assert held is not None
     encoding = held.encoding
@@ -55,5 +55,5 @@ def producer_of(editor: NetworkEditor, read: Operand) -> Op:
 
 
 def reader_of(editor: NetworkEditor, op: Op) -> Op:
-    """The one operation that reads a result: nothing else reads what is inside of a rewritten operation."""
+    """The only reader of a result, because nothing else reads intermediate results of a rewritten operation."""
     return editor.network.readers(op.outputs[0])[0][0]

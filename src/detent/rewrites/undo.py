@@ -6,7 +6,12 @@ from collections.abc import Mapping
 
 from detent.errors import OnnxError
 from detent.ir import Network
-from detent.rewrites import conv_transpose_as_conv, densify_conv_transpose, space_to_depth_strided_conv
+from detent.rewrites import (
+    conv_transpose_as_conv,
+    densify_conv_transpose,
+    dequantize_looked_up_rows,
+    space_to_depth_strided_conv,
+)
 from detent.rewrites.network_editor import NetworkEditor
 from detent.rewrites.original import Original
 from detent.rewrites.restoring import Undo
@@ -14,7 +19,13 @@ from detent.rewrites.restoring import Undo
 __all__ = ["has_rewrites", "undo"]
 
 _UNDO: Mapping[str, Undo] = {
-    module.NAME: module.undo for module in (conv_transpose_as_conv, densify_conv_transpose, space_to_depth_strided_conv)
+    module.NAME: module.undo
+    for module in (
+        conv_transpose_as_conv,
+        densify_conv_transpose,
+        dequantize_looked_up_rows,
+        space_to_depth_strided_conv,
+    )
 }
 
 

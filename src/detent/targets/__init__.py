@@ -1,6 +1,6 @@
-"""Hardware targets: one module or one folder each, with everything that is known about it.
+"""Hardware targets: one module or folder each, with everything specific to the target.
 
-Importing it loads none of them, nor torch: the names alone are known, for a command line that refuses a wrong one.
+Importing this package loads neither the targets nor torch, so that the command line can check a name quickly.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ PLACES = {
     "litert": "detent.targets.litert.spec:TARGET",
     "tflite_micro": "detent.targets.litert.spec:MICRO_TARGET",
     "executorch_xnnpack": "detent.targets.executorch.spec:TARGET",
+    "executorch_8da4w": "detent.targets.executorch.spec:TARGET_8DA4W",
     "torch_x86": "detent.targets.torch_native.spec:TARGET",
     "snpe": "detent.targets.qualcomm.spec:SNPE_TARGET",
     "qnn": "detent.targets.qualcomm.spec:QNN_TARGET",

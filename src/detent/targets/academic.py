@@ -1,4 +1,4 @@
-"""The setting of papers: what algorithms are compared on, without a chip."""
+"""The setting used in papers to compare algorithms, without a chip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How engines compute: the arithmetics of the twins, by name."""
+"""The arithmetics of the twins, by name."""
 
 from __future__ import annotations
 

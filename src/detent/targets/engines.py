@@ -1,4 +1,4 @@
-"""Runtimes, each behind one small interface and imported only when it is used."""
+"""The engines, by name; each is imported when it is first used."""
 
 from __future__ import annotations
 

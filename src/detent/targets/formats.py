@@ -1,4 +1,4 @@
-"""Every file format that a backend may name; a format is imported when it is used."""
+"""The file formats, by name; each is imported when it is first used."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FORMATS = TARGETS.formats
 
 
 def find_format(name: str) -> Format:
-    """The format of a name."""
+    """The format with this name."""
     return FORMATS[name]
 
 
 def size_to_load(package: Package) -> int:
-    """Bytes of the smallest file that holds the weights, which is the one that an engine loads."""
+    """The size in bytes of the smallest file with the weights, which is the one that an engine loads."""
     formats = [FORMATS[name] for name in package.manifest["formats"] if name in FORMATS]
     held = {QDQ_FILE, *(each.weights for each in formats if each.weights is not None)}
     sizes: list[int] = [(package.folder / n).stat().st_size for n in package.manifest["files"] if n in held]
@@ -46,7 +46,7 @@ def register(own: Format | str, write: Callable[[Deployment], Mapping[str, bytes
 
 
 class _FunctionFormat(Format):
-    """A function that gives the files, and appends to `deployment.notes`."""
+    """A function that returns the files, and appends to `deployment.notes`."""
 
     def __init__(self, name: str, function: Callable[[Deployment], Mapping[str, bytes]]):
         self.name, self._function = name, function

@@ -21,7 +21,7 @@ __all__ = ["ModelInputs", "call", "example_of", "inputs_of", "labels_of", "size_
 
 
 def inputs_of(batch: Any) -> Inputs:
-    """What the model is called with."""
+    """The inputs of the model."""
     if isinstance(batch, Mapping):
         return Inputs((), dict(batch))
     if not isinstance(batch, (tuple, list)) or len(batch) < 2:
@@ -37,7 +37,7 @@ def inputs_of(batch: Any) -> Inputs:
 
 
 def labels_of(batch: Any) -> Any:
-    """The labels; None where a dict has none."""
+    """The labels; None if a dict has none."""
     return batch.get("labels") if isinstance(batch, Mapping) else batch[-1]
 
 
@@ -48,19 +48,19 @@ def call(model: Callable[..., Any], batch: Any) -> Any:
 
 
 def size_of(batch: Any) -> int:
-    """How many samples are in it: the first axis of its first tensor."""
+    """The number of samples: the length of the first axis of its first tensor."""
     sizes: list[int] = []
     map_tensors(batch, lambda tensor: sizes.append(len(tensor)) if tensor.ndim else None)
     return sizes[0] if sizes else 1
 
 
 def example_of(sample: Any) -> Inputs:
-    """The inputs of a batch of this sample alone."""
+    """The inputs of a batch that consists of this sample alone."""
     return inputs_of(default_collate([sample]))
 
 
 class ModelInputs:
-    """Batches without their labels, as `detent.calibrate` takes them; can be gone through again."""
+    """Batches without their labels, as `detent.calibrate` takes them; can be iterated repeatedly."""
 
     def __init__(self, batches: Iterable[Any]):
         self._batches = batches
@@ -72,6 +72,6 @@ class ModelInputs:
 
 
 def to_float32(outputs: Any) -> Any:
-    """Half precision made float32 again: losses and metrics are sums."""
+    """Converts half precision to float32, because losses and metrics are sums."""
     half = (torch.float16, torch.bfloat16)
     return map_tensors(outputs, lambda tensor: tensor.float() if tensor.dtype in half else tensor)

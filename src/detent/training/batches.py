@@ -1,7 +1,7 @@
-"""Batches of a data set in an order that is a function of seed and epoch, whoever asks and from where.
+"""Batches of a data set in an order that depends only on seed and epoch.
 
-A batch is the same whether one process takes all of it or several take a part each, and whether training comes to it
-from the start or resumes in front of it: neither the order nor the augmentation draws from a global generator.
+A batch is the same whether one process takes all of it or several take a part each, and whether training starts at the
+beginning or resumes: neither the order nor the augmentation uses a global random generator.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
 class Samples(Protocol):
-    """A data set: how many, and one sample; `detent.training.batch` says of what forms."""
+    """A data set: its length, and one sample by index, in a form that `detent.training.batch` describes."""
 
     def __len__(self) -> int: ...
 
@@ -31,10 +31,10 @@ class Samples(Protocol):
 
 
 class Batches:
-    """Batches of `batch_size` samples, over all ranks together; `rank` of `ranks` takes every `ranks`-th of them.
+    """Batches of `batch_size` samples over all ranks together; `rank` of `ranks` takes every `ranks`-th sample.
 
-    A shuffled epoch drops what does not fill a batch; in order, the last batch is smaller, and a rank without a part of
-    it skips it. `epoch` is the next one to run, and its first `skip` batches are left out.
+    A shuffled epoch drops the last incomplete batch; without shuffling the last batch is smaller, and a rank without a
+    part of it skips it. `epoch` is the next one to run, and its first `skip` batches are left out.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Batches:
             yield map_tensors(batch, lambda tensor: tensor.to(self.device, non_blocking=True))
 
     def _indices(self) -> Iterator[list[int]]:
-        """Of each batch, the samples that belong to this rank."""
+        """The samples of each batch that belong to this rank."""
         count = len(self.samples)
         order = torch.arange(count)
         if self.shuffle:
@@ -117,7 +117,7 @@ class _Given(Dataset[Any]):
 
 
 def _generator(*key: int) -> torch.Generator:
-    """A generator of its own for each key."""
+    """A separate generator for each key."""
     seed = 0
     for part in key:
         # The multiplier of Knuth's MMIX generator spreads neighboring keys over all 64 bits.

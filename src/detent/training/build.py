@@ -1,4 +1,4 @@
-"""From a config to the things it names: model, data, optimizer, run, loop."""
+"""Builds what a config names: model, data, optimizer, run, loop."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ __all__ = [
 
 
 def float_model(config: Config, *, allow_imports: bool = False) -> nn.Module:
-    """The model with its weights, before anything is done to it."""
+    """The model with its weights, before it is prepared."""
     asked = config.model
     make = (
         import_class(asked.name, "model", nn.Module, allowed=allow_imports)
@@ -78,7 +78,7 @@ def float_model(config: Config, *, allow_imports: bool = False) -> nn.Module:
 
 
 def samples_of(config: Config, split: str, *, allow_imports: bool = False) -> Samples:
-    """The data set's samples of a split, "train" or "test"."""
+    """The samples of a split, "train" or "test"."""
     asked = config.data
     folder = None if asked.folder is None else Path(asked.folder)
     if is_import_path(asked.name):
@@ -113,7 +113,7 @@ def prepared_model(config: Config, model: nn.Module, samples: Samples, *, allow_
 
 
 def batches_of(config: Config, samples: Samples, processes: Processes, **options: Any) -> Batches:
-    """The samples in batches as the config has them."""
+    """The samples in batches, as the config says."""
     return Batches(
         samples,
         config.data.batch_size,
@@ -127,7 +127,7 @@ def batches_of(config: Config, samples: Samples, processes: Processes, **options
 
 
 def run_of(config: Config, folder: Path | None, processes: Processes, *, allow_imports: bool = False) -> Run:
-    """Everything the config's loop works on."""
+    """The run that the config's loop works on."""
     data, test = (samples_of(config, split, allow_imports=allow_imports) for split in ("train", "test"))
     model = float_model(config, allow_imports=allow_imports)
     prepared = prepared_model(config, model, data, allow_imports=allow_imports).to(processes.device)
@@ -244,7 +244,7 @@ _WITHOUT_FOLDER = ("made_up", "listed_images")
 
 
 def check_names(config: Config, source: str) -> None:
-    """Refuse a name that is in no table, and an option it does not take, with the file and the key that say it."""
+    """Refuse an unknown name or option; the error gives the file and the key."""
     for section, asked, table in (("model", config.model, ZOO), ("data", config.data, _DATA_SETS)):
         if not is_import_path(asked.name):
             make = _known(table, f"{source}: {section}.name =", asked.name)
@@ -254,13 +254,13 @@ def check_names(config: Config, source: str) -> None:
 
 
 def refuse_imports(config: Config, source: str, *, but: Collection[str] = ()) -> None:
-    """Refuse every import path of a config; `but` are keys whose value the file did not say."""
-    said = {"model.name": config.model.name, "data.name": config.data.name, "backend": config.backend}
-    said |= {"loss.function": config.loss.function or ""}
-    said |= {f"metrics.{name}": str(path) for name, path in config.metrics.items()}
+    """Refuse every import path in a config, except at the keys `but`, whose values do not come from the file."""
+    paths = {"model.name": config.model.name, "data.name": config.data.name, "backend": config.backend}
+    paths |= {"loss.function": config.loss.function or ""}
+    paths |= {f"metrics.{name}": str(path) for name, path in config.metrics.items()}
     for section, names in dict(config.imports).items():
-        said |= {f"imports.{section}.{name}": str(path) for name, path in names.items()}
-    for key, path in said.items():
+        paths |= {f"imports.{section}.{name}": str(path) for name, path in names.items()}
+    for key, path in paths.items():
         own = key == "backend" and path.startswith("detent.")  # a Backend of ours: a name like any other
         if key not in but and not own and is_import_path(path):
             raise refuse_import(f"{key} of {source},", path)

@@ -32,7 +32,7 @@ _SHOWN = 8  # differences that an error lists; the rest are counted
 
 
 def save(path: str | Path, prepared: PreparedModel, *, training: Mapping[str, Any] | None = None) -> None:
-    """Write the state of a prepared model, what it was prepared for, and whatever nested state training has."""
+    """Write the state of a prepared model, what it was prepared for, and any nested training state."""
     plain, tensors = pack({"model": prepared.state_dict(), "training": dict(training or {})})
     header = {"checkpoint version": VERSION, **_request(prepared), "state": plain}
     where = Path(path)
@@ -41,21 +41,21 @@ def save(path: str | Path, prepared: PreparedModel, *, training: Mapping[str, An
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Everything a checkpoint says: `backend`, `recipe`, and `state` with `model` and `training`."""
+    """The contents of a checkpoint: `backend`, `recipe`, and `state` with `model` and `training`."""
     where = Path(path)
     asked = f"read the checkpoint {str(where)!r}"
     if "\0" in str(where) or not where.is_file():
         raise ArtifactError(asked, "there is no such file", "give the path of a checkpoint that training wrote")
     try:
         with safe_open(where, "pt") as file:
-            said = (file.metadata() or {}).get("detent")
+            metadata = (file.metadata() or {}).get("detent")
             tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise ArtifactError(asked, f"it is truncated or no safetensors file: {error}", "use an older one") from None
-    if said is None:
+    if metadata is None:
         raise ArtifactError(asked, "it holds weights only", "load weights by `pretrained`, and resume from checkpoints")
     try:
-        header: dict[str, Any] = json.loads(said)
+        header: dict[str, Any] = json.loads(metadata)
         version = header["checkpoint version"]
         if version == VERSION:
             header["state"] = unpack(header["state"], tensors)
@@ -68,7 +68,7 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def _check_form(state: Any, asked: str) -> None:
-    """Refuse a state that has no tensors of a model and no mapping of what training kept."""
+    """Refuse a state without model tensors or without a mapping of training state."""
     if not isinstance(state, dict) or not all(isinstance(state.get(part), dict) for part in ("model", "training")):
         raise ArtifactError(asked, "its state has no 'model' and 'training'", "use an older one")
     for name, value in state["model"].items():
@@ -77,7 +77,8 @@ def _check_form(state: Any, asked: str) -> None:
 
 
 def load(path: str | Path, prepared: PreparedModel) -> dict[str, Any]:
-    """Put the model's state into `prepared`, and give back what training kept. Refused before anything is changed."""
+    """Load the model's state into `prepared` and return the training state. A mismatch is refused before anything is
+    changed."""
     header = read(path)
     found = differences(header, prepared)
     if found:
@@ -93,7 +94,7 @@ def load(path: str | Path, prepared: PreparedModel) -> dict[str, Any]:
 
 
 def load_model(path: str | Path, prepared: PreparedModel) -> dict[str, Any]:
-    """Like `load`, with the averaged weights in place of the last ones where training kept an average."""
+    """Like `load`, but with averaged weights instead of the last ones if the checkpoint has them."""
     training = load(path, prepared)
     average = training.get("ema")
     if average:
@@ -103,7 +104,7 @@ def load_model(path: str | Path, prepared: PreparedModel) -> dict[str, Any]:
 
 
 def differences(header: Mapping[str, Any], prepared: PreparedModel) -> list[str]:
-    """Where a checkpoint and a prepared model part; empty if the one can be loaded into the other."""
+    """The differences between a checkpoint and a prepared model; empty if the checkpoint can be loaded."""
     wanted = _request(prepared)
     found = [
         f"{key} {header.get(key)!r} in the file, {wanted[key]!r} here"
@@ -122,12 +123,12 @@ def differences(header: Mapping[str, Any], prepared: PreparedModel) -> list[str]
 
 
 def _without_corrections(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state, without what its biases were before calibrating: a model that is not calibrated has none of that."""
+    """The state without the original biases that calibration records, which an uncalibrated model does not have."""
     return {name: value for name, value in state.items() if not name.startswith(BEFORE_CORRECTION)}
 
 
 def _ranges(prepared: PreparedModel) -> set[str]:
-    """The ranges of float tensors, which a model runs without and a file of an earlier version does not have."""
+    """The ranges of float tensors, which a model does not need and checkpoints of an earlier version do not have."""
     paths = [path for path, one in prepared.named_modules() if isinstance(one, FloatRange)]
     return {f"{path}.{name}" for path in paths for name in prepared.get_submodule(path).state_dict()}
 

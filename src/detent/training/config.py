@@ -1,4 +1,4 @@
-"""What a config file may say: strict, like a recipe, which is a part of it."""
+"""The config file: strict, like the recipe that it contains."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _as_text(value: object) -> object:
 
 
 def _folder_name(value: str) -> str:
-    """A run is written into a folder of this name: it is one name, and no way out of the folder that runs are in."""
+    """The run's folder name must be a single name, so that a run cannot be written outside of the folder of runs."""
     if value in (".", "..") or any(letter in value for letter in "/\\\0") or len(value.encode()) > _LONGEST_NAME:
         found = f"it names a folder, so it has neither / nor \\, and at most {_LONGEST_NAME} bytes"
         raise RefusalError(found, "give a plain name; -o says where a run is written")
@@ -77,7 +77,8 @@ def _folder_name(value: str) -> str:
 
 
 class ModelConfig(Section, frozen=True):
-    """`name` is one of the zoo or `package.module:Name`, called with `options`; `pretrained` is a file of weights."""
+    """`name` is a network of the zoo or `package.module:Name`, called with `options`; `pretrained` is a file of
+    weights."""
 
     name: Text
     options: _Options = Options()
@@ -102,7 +103,7 @@ class DataConfig(Section, frozen=True):
 
 
 class TrainConfig(Section, frozen=True):
-    """The loop and its options; see the loops' classes. `ema` is the decay of averaged weights."""
+    """The loop and its options, which are described at the loop classes. `ema` is the decay of averaged weights."""
 
     loop: Annotated[LoopName, one_of(LoopName, "qat")] = "qat"
     epochs: _Count = 1
@@ -120,7 +121,7 @@ class TrainConfig(Section, frozen=True):
 
 
 class OptimizerConfig(Section, frozen=True):
-    """`scale_lr` is the learning rate of what quantizers learn, by default that of the weights."""
+    """`scale_lr` is the learning rate of quantizer parameters; it defaults to that of the weights."""
 
     name: Annotated[OptimizerName, one_of(OptimizerName, "sgd")] = "sgd"
     lr: Annotated[float, _between(0, 1e6)] = 0.01
@@ -144,10 +145,8 @@ class ScheduleConfig(Section, frozen=True):
 
 
 class LossConfig(Section, frozen=True):
-    """`distillation` is the weight of what the float model says, from 0, none, to 1, nothing else.
-
-    `function` is the import path of a function of (outputs, batch) in place of all of these.
-    """
+    """`distillation` is the weight of the float model's outputs, from 0 (not used) to 1 (nothing else). `function` is
+    the import path of a function of (outputs, batch) that replaces all of these."""
 
     function: Text | None = None
     label_smoothing: Annotated[float, _between(0, 1)] = 0.0
@@ -156,7 +155,7 @@ class LossConfig(Section, frozen=True):
 
 
 class DeployConfig(Section, frozen=True):
-    """Whether the result is deployed, the formats in place of the backend's own, and on how much it is verified."""
+    """Whether to deploy the result, formats that replace the backend's, and how much data to verify it with."""
 
     enabled: bool = True
     files: Annotated[tuple[Text, ...], a_list] = ()
@@ -164,14 +163,14 @@ class DeployConfig(Section, frozen=True):
 
 
 class LogConfig(Section, frozen=True):
-    """Where a run is followed besides `log.csv`, and the project, or experiment, that it belongs to there."""
+    """Trackers in addition to `log.csv`, and the project or experiment of the run there."""
 
     to: Annotated[tuple[Annotated[TrackerName, one_of(TrackerName)], ...], a_list] = ("tensorboard",)
     project: Text = "detent"
 
 
 class Registrations(Section, frozen=True):
-    """Observers, quantizers and algorithms of a user's own: names to import paths."""
+    """User-defined observers, quantizers and algorithms: names to import paths."""
 
     observers: _Options = Options()
     quantizers: _Options = Options()
@@ -179,9 +178,10 @@ class Registrations(Section, frozen=True):
 
 
 class Config(Section, frozen=True):
-    """A whole run: what is trained, on what, for which backend, by which recipe, and how.
+    """A whole run: what is trained, on which data, for which backend, with which recipe, and how.
 
-    `metrics` are names to import paths of functions of (outputs, batch); the best checkpoint is the best by the first.
+    `metrics` are names to import paths of functions of (outputs, batch); the first one decides which checkpoint is
+    best.
     """
 
     name: Annotated[Text, AfterValidator(_folder_name)]
@@ -199,6 +199,6 @@ class Config(Section, frozen=True):
     imports: Registrations = Registrations()
 
     def with_changes(self, section: str, **changes: Any) -> Config:
-        """Another config with some values of one section changed; None changes nothing."""
-        said = {key: value for key, value in changes.items() if value is not None}
-        return self.replace(**{section: getattr(self, section).replace(**said)}) if said else self
+        """Another config with some values of one section changed; None leaves a value unchanged."""
+        changed = {key: value for key, value in changes.items() if value is not None}
+        return self.replace(**{section: getattr(self, section).replace(**changed)}) if changed else self

@@ -53,7 +53,7 @@ def load_config(path: str | Path, *, overrides: Sequence[str] = (), allow_import
 
 
 def laid_over(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """`top` over `base`: mappings key by key, everything else replaced; null takes a key away.
+    """`top` merged over `base`: mappings key by key, everything else replaced; null removes a key.
 
     >>> laid_over({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}, "d": None})
     {'a': {'b': 4, 'c': 2}}
@@ -71,7 +71,7 @@ def laid_over(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _with_bases(path: Path, above: tuple[Path, ...], seen: list[Path]) -> dict[str, Any]:
-    """`above` are the files that this one is a base of; `seen` are all that were read, those read twice too."""
+    """`above` are the files that have this one as a base; `seen` are all files read so far."""
     here = _resolved(path)
     if here in above:
         raise RecipeError(f"read the config {above[0]}", f"{path} is a base of itself", "break the circle")
@@ -93,7 +93,7 @@ def _with_bases(path: Path, above: tuple[Path, ...], seen: list[Path]) -> dict[s
 
 
 def _with_open_recipe(data: dict[str, Any], override: str) -> dict[str, Any]:
-    """With a recipe that is named written out, if the override is of a key inside it."""
+    """Replaces the name of a recipe by its contents if the override is for a key inside it."""
     named = data.get("recipe")
     if not override.startswith("recipe.") or not isinstance(named, str):
         return data
@@ -101,7 +101,7 @@ def _with_open_recipe(data: dict[str, Any], override: str) -> dict[str, Any]:
 
 
 def _placed(data: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """With relative paths made those of `folder`."""
+    """Relative paths made relative to `folder`."""
     recipe = data.get("recipe")
     if isinstance(recipe, str) and Path(recipe).suffix.lower() in FORMATS:
         data = {**data, "recipe": str(_resolved(folder / recipe))}

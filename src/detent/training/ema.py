@@ -1,4 +1,4 @@
-"""An exponential moving average of a model's parameters, beside the ones that are trained."""
+"""An exponential moving average of a model's parameters, kept in addition to the trained ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ __all__ = ["Ema"]
 class Ema:
     """`average = decay * average + (1 - decay) * parameter` after each step; buffers are not averaged.
 
-    In the first steps the decay is `(1 + n) / (10 + n)` where that is less, or the random start would stay for long.
+    In the first steps the decay is `(1 + n) / (10 + n)` if that is less, so that the random initial values fade
+    quickly.
     """
 
     def __init__(self, model: nn.Module, decay: float):
@@ -33,7 +34,7 @@ class Ema:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside the block the model has the averages; afterward its own parameters again."""
+        """Inside the block the model has the averaged parameters; afterwards its own again."""
         own = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         self._copy(self._average)
         try:

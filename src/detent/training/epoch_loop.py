@@ -1,4 +1,4 @@
-"""What loops over epochs have in common: when to validate, when to freeze, when to write a checkpoint."""
+"""The base of loops over epochs: when to validate, freeze batch norms, and write checkpoints."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class EpochLoop(ABC):
 
     @property
     def epoch(self) -> int:
-        """The number of the current epoch."""
+        """The current epoch, from 1."""
         return self.work.progress.epoch + 1
 
     @property
@@ -78,7 +78,7 @@ class EpochLoop(ABC):
         return batches
 
     def run(self) -> dict[str, float]:
-        """Train up to `max_epochs`, from where the run stands; return the metrics of the last validation."""
+        """Train up to `max_epochs` from the current progress; return the metrics of the last validation."""
         metrics: dict[str, float] = {}
         while self.epoch <= self.max_epochs:
             self.train_mode()
@@ -95,7 +95,7 @@ class EpochLoop(ABC):
 
     @abstractmethod
     def prepare_for_run_epoch(self) -> None:
-        """Set scales, modes and whatever else an epoch needs. Called again when a run resumes inside an epoch."""
+        """Set scales and modes for an epoch. Called again if a run resumes inside an epoch."""
 
     def run_epoch(self) -> None:
         """Run the remaining batches of this epoch."""
@@ -111,7 +111,7 @@ class EpochLoop(ABC):
                     run.save()
 
     def run_iter(self, index: int, batch: Any) -> float:  # noqa: ARG002, for loops that count
-        """One step, on the batch with that number in its epoch. The first one also sets scales that are not set yet."""
+        """One step on the batch with this number in its epoch. The first step also sets scales that are not set yet."""
         if self._model is None:
             if not self.calibrated():
                 calibrate(self.work.prepared, ModelInputs([batch]))
@@ -119,11 +119,11 @@ class EpochLoop(ABC):
         return self.work.step(self._model, batch)
 
     def prepare_for_val(self) -> None:
-        """Switch to evaluation mode, in which no range changes."""
+        """Switch to evaluation mode, in which ranges do not change."""
         self.work.prepared.eval()
 
     def run_val(self) -> dict[str, float]:
-        """Validate the model, with averaged weights if there are any; it is deployed with these too."""
+        """Validate the model, with averaged weights if there are any; those are deployed as well."""
         run = self.work
         with run.ema.in_place() if run.ema is not None else nullcontext():
             if self.reestimate_bn and not self._freezes():
@@ -140,8 +140,8 @@ class EpochLoop(ABC):
         return epoch == self.max_epochs or (epoch >= begin and (epoch - begin) % interval == 0)
 
     def train_mode(self) -> None:
-        """Switch to training mode, with batch norms frozen if it is time; if that changes, the parallel wrapper is made
-        anew."""
+        """Switch to training mode, with batch norms frozen if it is time; if that changes, the parallel wrapper is
+        created anew."""
         prepared = self.work.prepared
         prepared.train()
         frozen = self._freezes()
@@ -157,7 +157,7 @@ class EpochLoop(ABC):
         return all(quantizer.calibrated for quantizer in quantizers_of(self.work.prepared))
 
     def _freezes(self) -> bool:
-        """Whether batch norms keep their statistics in this epoch; behind the last one, whether they did in it."""
+        """Whether batch norms keep their statistics in this epoch; after the last epoch, whether they did in it."""
         return self.freeze_bn_begin is not None and min(self.epoch, self.max_epochs) >= self.freeze_bn_begin
 
     def _refuse_no_steps(self) -> None:
@@ -193,11 +193,9 @@ class EpochLoop(ABC):
         run.processes.wait()
 
     def _some_unused(self, batch: Any) -> bool:
-        """Whether a parameter has no part in the loss, which a parallel wrapper must be told.
-
-        The biases of layers before a folded batch norm have none until it is frozen. Found by one pass whose effects
-        on statistics are undone.
-        """
+        """Whether a parameter does not contribute to the loss, which a parallel wrapper must be told. Biases of layers
+        before a folded batch norm do not until it is frozen. Found by one pass whose effects on statistics are
+        undone."""
         run = self.work
         if run.processes.count == 1:
             return False
@@ -213,8 +211,8 @@ class EpochLoop(ABC):
 
 
 def _refuse_uneven(batches: Batches) -> None:
-    """Processes that have parts of different sizes would average gradients that are not worth the same; one that has
-    none would not join the others in a step, and they would wait for it."""
+    """Refuse processes with parts of different sizes: gradients would be averaged with wrong weights, and a process
+    without a batch would not take part in a step, so the others would wait for it."""
     count = len(batches.samples)
     if batches.ranks > 1 and len(batches) * batches.batch_size > count:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Where numbers stopped being numbers."""
+"""Finds where values stopped being finite."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["broken_parameters", "first_broken_layer", "stopped"]
 
 
 def broken_parameters(model: nn.Module) -> list[str]:
-    """The names of parameters with NaN or Inf in them."""
+    """The names of parameters that contain NaN or Inf."""
     return [name for name, p in model.named_parameters() if not bool(torch.isfinite(p).all())]
 
 
 @torch.no_grad()
 def first_broken_layer(model: nn.Module, batch: Any) -> str | None:
-    """The layer whose output is the first, in the order they run, to hold NaN or Inf."""
+    """The first layer, in execution order, whose output contains NaN or Inf."""
     found: list[str] = []
 
     def note(name: str) -> Any:
@@ -41,7 +41,8 @@ def first_broken_layer(model: nn.Module, batch: Any) -> str | None:
 
 
 def stopped(model: nn.Module, batch: Any, loss: float, step: int, kept: Path | None) -> RangeError:
-    """Why training stops: the step, the layer, and where the last good state is. `batch` is the one it broke on."""
+    """The error that ends training: the step, the layer, and where the last good state is. `batch` is the one that
+    failed."""
     parameters = broken_parameters(model)
     if parameters:
         where = f"NaN or Inf is in {', '.join(parameters[:4])}{' and others' if len(parameters) > 4 else ''}"

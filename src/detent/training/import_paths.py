@@ -1,9 +1,9 @@
-"""Things of a user's own, named in a config as `package.module:Name`: only with the leave of who runs it.
+"""User-defined objects, named in a config as `package.module:Name`; they are imported only with the user's permission.
 
-Importing a module executes it, so a path of a file is followed only where the caller allows it (`--allow-imports`,
-`allow_imports=True`). Even then nothing of the file chooses what is called: a class is constructed only if it is a
-subclass of what is asked for, which is checked first; a function is called with outputs and batches alone, or declares
-that it returns what is asked for.
+Importing a module executes it, so an import path in a file is followed only if the caller allows it (`--allow-imports`,
+`allow_imports=True`). Even then the file does not choose what is called: a class is constructed only if it is a
+subclass of the expected one, which is checked first; a function is called with outputs and batches only, or declares
+that it returns the expected type.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_import_path(text: str) -> bool:
 
 
 def refuse_import(what: str, path: str) -> RecipeError:
-    """What is said where a file names code and nobody allowed that."""
+    """The error for a file that names code when that is not allowed."""
     return RecipeError(
         f"the {what} {path!r}",
         "it is an import path, and importing executes code",
@@ -52,7 +52,8 @@ def refuse_import(what: str, path: str) -> RecipeError:
 
 
 def import_object(path: str, what: str, *, allowed: bool) -> Any:
-    """What the path names; modules of the current folder can be named too, but Detent's own import none of these."""
+    """The object that the path names. Modules of the current folder can be named too, but Detent's own code does not
+    import them."""
     asked = f"the {what} {path!r}"
     if not is_import_path(path):
         raise RecipeError(asked, "it is not an import path", "write package.module:Name")
@@ -71,8 +72,8 @@ def import_object(path: str, what: str, *, allowed: bool) -> Any:
 
 @contextmanager
 def _importing(asked: str, module_name: str) -> Iterator[None]:
-    """Modules of the current folder are found too, and whatever a module does is a `RecipeError`. Detent's own need no
-    leave, so they must not import from there: a file beside the config may have the name of what they import."""
+    """Makes modules of the current folder importable, and turns any error in a module into a `RecipeError`. Detent's
+    own imports do not see the current folder, because a file there may have the same name as a module they need."""
     here = [] if module_name.startswith("detent.") else [str(Path.cwd())]
     sys.path[:0] = here
     try:
@@ -93,7 +94,7 @@ def _importing(asked: str, module_name: str) -> Iterator[None]:
 
 
 def file_of_import(path: str, what: str) -> Path | None:
-    """The file of the module that an allowed path names, None if it has none; packages around it are imported."""
+    """The file of the module that an allowed path names, or None; the packages around it are imported."""
     module_name = path.partition(":")[0]
     with _importing(f"the {what} {path!r}", module_name):
         found = find_spec(module_name)
@@ -103,7 +104,8 @@ def file_of_import(path: str, what: str) -> Path | None:
 
 
 def import_class(path: str, what: str, base: type, *, allowed: bool) -> type:
-    """The class that the path names, a subclass of `base`: anything else is refused before it is called."""
+    """The class that the path names, which must be a subclass of `base`: anything else is refused before it is
+    called."""
     found = import_object(path, what, allowed=allowed)
     if not (isinstance(found, type) and issubclass(found, base)):
         kind = found.__name__ if isinstance(found, type) else f"a {type(found).__name__}"
@@ -113,8 +115,8 @@ def import_class(path: str, what: str, base: type, *, allowed: bool) -> type:
 
 
 def import_maker(path: str, what: str, base: type, *, allowed: bool) -> Callable[..., Any]:
-    """A subclass of `base`, or a function of Python whose annotation says that it returns one: what was not written
-    for that, such as shutil.rmtree, is not called with what a config gives."""
+    """A subclass of `base`, or a Python function whose annotation says that it returns one. Anything else, such as
+    shutil.rmtree, is not called with values from a config."""
     found = import_object(path, what, allowed=allowed)
     if not inspect.isfunction(found):
         return import_class(path, what, base, allowed=allowed)

@@ -1,4 +1,4 @@
-"""What a run writes down as it goes: a CSV file, and what trackers such as TensorBoard are given."""
+"""The log of a run: a CSV file, and trackers such as TensorBoard."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _COLUMNS = ("step", "epoch", "name", "value")
 
 
 class Log:
-    """Rows of step, epoch, name, value in `log.csv`, and the same for the trackers of `tracking`.
+    """Rows of step, epoch, name, value in `log.csv`, and the same for the trackers in `tracking`.
 
-    A resumed run continues the file where its checkpoint was written: it keeps the first `resume_rows` rows, none of
-    which is past `resume_step`, and writes the others again. Without a folder nothing is written. `rows` are those in
-    the file; `note` says what is missing.
+    A resumed run continues the file from its checkpoint: it keeps the first `resume_rows` rows up to `resume_step` and
+    writes the rest again. Without a folder nothing is written. `rows` is the number of rows in the file; `note` says
+    what is missing.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ def _as_csv(rows: Iterable[Sequence[Any]]) -> bytes:
 
 
 def _rows_until(path: Path, step: int) -> list[list[str]]:
-    """The rows up to that step; the last one may be cut off, by a kill."""
+    """The rows up to that step; the last row may be incomplete if the process was killed."""
     try:
         text = read_bytes(path).decode(errors="replace")
         rows = [row for row in csv.reader(io.StringIO(text, newline="")) if len(row) == len(_COLUMNS)]

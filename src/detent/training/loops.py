@@ -1,4 +1,4 @@
-"""The loops: calibrate and evaluate; train with measured ranges; train with learned ones."""
+"""The loops: calibrate and evaluate; train with measured ranges; train with learned ranges."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PTQLoop:
             calibrate(self.work.prepared, ModelInputs(self.work.calibration))
 
     def prepare_for_val(self) -> None:
-        """Nothing is left to set."""
+        """Nothing to set."""
 
 
 class QATEpochLoop(EpochLoop):
@@ -120,7 +120,7 @@ class LSQEpochLoop(EpochLoop):
 
 @torch.no_grad()
 def _measure_again(run: Run) -> None:
-    """Ranges from the weights as they are now; what is learned or moves by itself keeps what it has."""
+    """Measure ranges for the current weights; learned and moving ranges are kept."""
     prepared = run.prepared
     kept = {q: _copied(q.state_dict()) for q in quantizers_of(prepared) if _keeps_its_range(q)}
     if len(kept) == len(quantizers_of(prepared)):

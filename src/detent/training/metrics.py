@@ -1,4 +1,4 @@
-"""Metrics beside the loss: top-1 accuracy of classifiers, or a user's functions."""
+"""Metrics in addition to the loss: top-1 accuracy of classifiers, or user-defined functions."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def top1(outputs: Any, batch: Any) -> Tensor | None:
 
 
 def measured(outputs: Any, batch: Any, metrics: Mapping[str, Metric]) -> dict[str, Tensor]:
-    """Each metric of a batch, in float64; of a classifier without any it is `top1`."""
+    """Each metric of a batch in float64; `top1` for a classifier without metrics."""
     named: Mapping[str, Metric] = metrics or {"top1": top1}
     found = {name: metric(outputs, batch) for name, metric in named.items()}
     return {name: torch.as_tensor(v, dtype=torch.float64) for name, v in found.items() if v is not None}
 
 
 def score(values: Mapping[str, float]) -> float:
-    """The criterion for the best checkpoint: the first metric of the quantized model, or minus its loss.
+    """The criterion for the best checkpoint: the first metric of the quantized model, or its negative loss.
 
     >>> score({"quantized.top1": 0.5, "quantized.loss": 2.0}), score({"quantized.loss": 2.0})
     (0.5, -2.0)

@@ -1,4 +1,4 @@
-"""What training makes small: the model's own loss, or cross entropy with smoothed labels and a float teacher."""
+"""The training objective: the model's own loss, or cross entropy with smoothed labels and a float teacher."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ class Objective:
 
 
 def own_loss(outputs: Any) -> Tensor | None:
-    """The loss that the model computed: its only output, without axes, or "loss" of a dict."""
+    """The loss that the model computed: its only output, a scalar, or "loss" of a dict."""
     found = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     return found if isinstance(found, Tensor) and found.ndim == 0 else None
 
 
 def logits_of(outputs: Any) -> Tensor | None:
-    """A number for each class of each sample, if that is what the model gives: its only output, or "logits"."""
+    """The logits, one per class and sample, if the model returns them as its only output or as "logits"."""
     found = outputs.get("logits") if isinstance(outputs, Mapping) else outputs
     return found if isinstance(found, Tensor) and found.ndim > 1 else None
 
 
 def checked_loss(loss: Any) -> Tensor:
-    """What a loss function gave, refused where it is not one number."""
+    """The result of a loss function, which must be a scalar."""
     if not isinstance(loss, Tensor) or loss.ndim:
         found = f"of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise TensorError(f"train on a loss that is {found}", "a loss is a tensor without axes", "take the mean")

@@ -1,4 +1,4 @@
-"""Values that are given on the command line in place of a config's: `optimizer.lr=0.01`."""
+"""Config values overridden on the command line: `optimizer.lr=0.01`."""
 
 from __future__ import annotations
 

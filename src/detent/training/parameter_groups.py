@@ -1,4 +1,4 @@
-"""Which parameters an optimizer treats how: scales, what is decayed, and what is not."""
+"""Parameter groups for optimizers: scales, parameters with weight decay, and parameters without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The phases of quantized training for loops that are not ours: calibrate first, freeze and stop at given epochs."""
+"""The phases of quantized training for other training loops: calibrate first, freeze and stop at given epochs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Phases"]
 
 
 class Phases:
-    """For another library's trainer: what it calls when it begins, before each epoch (counted from 1), and when it
+    """To be called by another library's trainer when training begins, before each epoch (counted from 1), and when it
     ends.
 
-    A trainer may put the model into training mode before every step; what is frozen goes back to evaluation mode
-    when it is called.
+    A trainer may switch the model to training mode before every step; frozen parts then switch back to evaluation mode
+    when they are called.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Phases:
             calibrate(self.prepared, self.batches)
 
     def end(self) -> None:
-        """Measure the ranges of float tensors again, which retargeting needs."""
+        """Measure the ranges of float tensors again, for retargeting."""
         measure_float_ranges(self.prepared, self.batches)
 
     def begin_epoch(self, epoch: int) -> None:

@@ -54,7 +54,7 @@ class Precision:
 
     @contextmanager
     def forward(self, prepared: nn.Module) -> Iterator[None]:
-        """The block in which `prepared`, or what stands for it, is called."""
+        """The block in which `prepared`, or its wrapper, is called."""
         if self._dtype is None:
             yield
             return
@@ -80,7 +80,7 @@ class Precision:
         return {"name": self.name, "scaler": self._scaler.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Refuses the state of another precision, because training would not continue as it was."""
+        """Refuse the state of another precision, because training would not continue as before."""
         if state["name"] != self.name:
             raise RecipeError(
                 f"resume in precision {self.name!r}",
@@ -91,7 +91,7 @@ class Precision:
 
 
 def _refuse_broken_kernels(dtype: torch.dtype) -> None:
-    """Try it in another process: on some virtual machines whose CPU names AMX it ends the process."""
+    """Try it in another process first: on some virtual machines whose CPU reports AMX, it kills the process."""
     if _CHOSEN in os.environ or not _names_amx():
         return
     probe = _PROBE.format(dtype=str(dtype).removeprefix("torch."))

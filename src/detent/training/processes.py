@@ -1,4 +1,4 @@
-"""The processes of a job: started by `torchrun`, or the one there is."""
+"""The processes of a job, started by `torchrun`, or the single one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEEP_BUFFERS = ("forward_sync_buffers", "broadcast_buffers")
 
 @dataclass(frozen=True)
 class Processes:
-    """Which of how many processes this is, and the device it computes on."""
+    """The rank of this process, the number of processes, and the device it computes on."""
 
     rank: int = 0
     count: int = 1
@@ -58,7 +58,7 @@ class Processes:
         return summed
 
     def any(self, flag: bool) -> bool:
-        """Whether `flag` is true on any process, on each of them: if one must stop, all must."""
+        """Whether `flag` is true on any process, returned on each of them: if one must stop, all must."""
         return bool(self.total(torch.tensor(float(flag), device=self.device)) > 0)
 
     def wait(self) -> None:
@@ -68,7 +68,7 @@ class Processes:
 
 
 def refuse_sharded(model: nn.Module) -> None:
-    """The loops keep whole parameters on every process; a model that FSDP has shared out has none."""
+    """The loops keep whole parameters on every process; a model sharded by FSDP has none."""
     from torch.distributed.tensor import DTensor
 
     sharded = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
@@ -82,22 +82,23 @@ def refuse_sharded(model: nn.Module) -> None:
 
 
 def _lost_another(error: BaseException | None) -> str | None:
-    """What the library that connects processes said, if an exception, or what caused it, is of it."""
+    """The message of the communication library, if it raised this exception or one that caused it."""
     while error is not None:
         lines = [line for line in str(error).splitlines() if "/gloo/" in line]
         if lines or isinstance(error, dist.DistError):
-            said = lines[0].rpartition("] ")[2] if lines else str(error)
-            return said.partition(". ")[0]
+            message = lines[0].rpartition("] ")[2] if lines else str(error)
+            return message.partition(". ")[0]
         error = error.__cause__ or error.__context__
     return None
 
 
 @contextmanager
 def joined_processes(device: str | None = None, *, timeout: timedelta | None = None) -> Iterator[Processes]:
-    """The processes `torchrun` started (nccl on GPUs, gloo on CPUs), joined inside the block; else this one alone.
+    """The processes that `torchrun` started (nccl on GPUs, gloo on CPUs), joined inside the block; otherwise this one
+    alone.
 
-    `device` is "cpu" or "cuda"; by default a GPU is used where there is one. A process that ends, or is not heard of
-    for `timeout` (torch's own by default: 10 minutes on GPUs, 30 on CPUs), is an EngineError on the others.
+    `device` is "cpu" or "cuda"; by default a GPU is used if there is one. If a process ends, or does not respond for
+    `timeout` (torch's default: 10 minutes on GPUs, 30 on CPUs), the others raise an EngineError.
     """
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if kind == "cuda" and not torch.cuda.is_available():
@@ -114,12 +115,12 @@ def joined_processes(device: str | None = None, *, timeout: timedelta | None = N
     try:
         yield here
     except Exception as error:
-        said = _lost_another(error)
-        if said is None:
+        message = _lost_another(error)
+        if message is None:
             raise
         raise EngineError(
             f"train on {here.count} processes",
-            f"process {here.rank} waited for another one in vain: {said}",
+            f"process {here.rank} waited for another one in vain: {message}",
             "see why the other one ended; then start all of them again, and resume",
         ) from error
     finally:

@@ -1,4 +1,4 @@
-"""The states of every random generator a training step may draw from."""
+"""The states of all random generators that a training step may use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def seed_everything(seed: int) -> None:
 
 
 def random_state() -> dict[str, Any]:
-    """What `set_random_state` needs to make all generators draw the same numbers again."""
+    """The state from which `set_random_state` makes all generators draw the same numbers again."""
     state: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),  # noqa: NPY002
@@ -31,7 +31,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Put the generators where they were."""
+    """Restore the states of all generators."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])  # noqa: NPY002
     torch.set_rng_state(state["torch"])

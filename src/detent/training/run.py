@@ -1,4 +1,4 @@
-"""What a loop works on: the model, what trains it, the data, and how far it has come."""
+"""The state of a run: the model, the optimizer, the data, and the progress."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Progress:
     log_rows: int | None = None
 
     def check(self) -> None:
-        """Refuse values that no run can reach: the file is damaged."""
+        """Refuse values that no run can reach, which mean that the file is damaged."""
         counts = (self.epoch, self.step, self.batch, self.log_rows or 0)
         sums = (self.loss_sum, self.right, self.seen, self.best or 0.0)
         if not all(type(count) is int and count >= 0 for count in counts):
@@ -95,7 +95,7 @@ class Run:
         return path if path is not None and path.is_file() else None
 
     def step(self, model: nn.Module, batch: Any) -> float:
-        """One step of `model`, which is the prepared one or stands for it on several processes; the mean loss."""
+        """One training step of `model`, which is the prepared model or its parallel wrapper; returns the mean loss."""
         self.schedule.apply(self.optimizer, self.progress.step)
         outputs, loss = self.loss(model, batch)
         mean = self.processes.total(loss.detach()) / self.processes.count
@@ -171,7 +171,7 @@ class Run:
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Torch takes a state of any shape, and fails at the first step."""
+    """Torch accepts a state of any shape and fails at the first step."""
     for parameter, held in optimizer.state.items():
         for name, value in held.items():
             if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:

@@ -1,4 +1,4 @@
-"""Learning rates as a function of the step alone, so that a resumed run has them without any state."""
+"""Learning rates as a function of the step alone, so that a resumed run needs no schedule state."""
 
 from __future__ import annotations
 

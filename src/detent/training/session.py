@@ -1,4 +1,4 @@
-"""What `detent train` and `detent deploy` do: train what a config says, evaluate, deploy, verify."""
+"""The work of `detent train` and `detent deploy`: train as a config says, evaluate, deploy, verify."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LOG = logging.getLogger("detent")
 
 @dataclass(frozen=True)
 class Outcome:
-    """Metrics of the last validation, the deployed folder and its verdict where there are some, and remarks."""
+    """Metrics of the last validation, the deployed folder and its verdict if there are any, and remarks."""
 
     metrics: dict[str, float]
     folder: Path
@@ -55,9 +55,10 @@ class Outcome:
 
 
 def train(config: Config, folder: str | Path, *, resume: bool = False, allow_imports: bool = False) -> Outcome | None:
-    """Run the config's loop in `folder`, deploy into `folder/artifact`, verify; None on all processes but the first.
+    """Train as the config says in `folder`, deploy into `folder/artifact`, and verify. Returns None on all processes
+    but the first.
 
-    Without `allow_imports` a config that names code by an import path is refused.
+    Without `allow_imports`, a config that names code by an import path is refused.
     """
     if not allow_imports:
         refuse_imports(config, config.name)
@@ -98,7 +99,7 @@ def train(config: Config, folder: str | Path, *, resume: bool = False, allow_imp
 
 
 def deploy_checkpoint(config: Config, path: str | Path, folder: str | Path, *, allow_imports: bool = False) -> Outcome:
-    """Deploy what a checkpoint of the config holds, the averaged weights where it has some, and verify it."""
+    """Deploy and verify the model of a checkpoint, with averaged weights if it has them."""
     if not allow_imports:
         refuse_imports(config, config.name)
     samples = samples_of(config, "test", allow_imports=allow_imports)
@@ -110,12 +111,12 @@ def deploy_checkpoint(config: Config, path: str | Path, folder: str | Path, *, a
 
 
 def _alone(folder: Path, processes: Processes) -> AbstractContextManager[None]:
-    """One run at a time in a folder, whose processes are one."""
+    """One run at a time in a folder; all its processes count as one."""
     return locked(folder, f"train in {folder}") if processes.first else nullcontext()
 
 
 def _without_weights(config: Config) -> Any:
-    """The checkpoint has the weights; the file they once came from may be gone."""
+    """The checkpoint has the weights; the file they came from may no longer exist."""
     return config.model.replace(pretrained=None)
 
 
@@ -132,7 +133,7 @@ def _deployed(
 
 
 def for_verify(batch: Any) -> Any:
-    """Inputs by name where the model takes them so; else in order, with the labels where they are those of classes."""
+    """Inputs by name if the model takes them so, otherwise in order; with the labels if they are class labels."""
     inputs, labels = inputs_of(batch), labels_of(batch)
     of_classes = isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point()
     return inputs.kwargs or (*inputs.args, *([labels] if of_classes else []))

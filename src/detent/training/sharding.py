@@ -1,4 +1,4 @@
-"""FSDP2: the parameters of a prepared model shared out over processes, for a training loop of one's own."""
+"""FSDP2: shards the parameters of a prepared model over processes, for your own training loop."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def _average_gradient(parameter: Tensor) -> None:
 
 
 def _units(prepared: PreparedModel, whole: set[nn.Parameter]) -> list[nn.Module]:
-    """What the graphs call, once each and with parameters that are no other's: FSDP gathers a unit when it is called,
-    and wants a parameter in one of them."""
+    """Modules that the graphs call once and whose parameters belong to no other: FSDP gathers a unit when it is called,
+    and allows a parameter in one unit only."""
     calls: set[nn.Module] = set()
     again: set[nn.Module] = set()
     for region in (module for module in prepared.modules() if isinstance(module, Region)):

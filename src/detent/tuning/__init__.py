@@ -1,4 +1,4 @@
-"""The accuracy loop: quantize, measure on the engine, change what helps, until a metric is met."""
+"""The accuracy loop: quantize, measure on the engine, and change the recipe until a metric is met."""
 
 from detent.tuning.loop import tune
 from detent.tuning.metrics import accuracy

@@ -1,4 +1,4 @@
-"""What is tried before any layer is treated apart: one recipe makes another."""
+"""Changes of a recipe that are tried before single layers are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Made = Callable[[Recipe], Recipe]
 
 
 class Change(NamedTuple):
-    """A name, what it makes of a recipe, and whose error alone it lessens; None if that of both."""
+    """A named change of a recipe. `side` is the side whose error it reduces; None if it reduces both."""
 
     name: str
     make: Made
@@ -25,7 +25,7 @@ _OBSERVERS = ("mse", "percentile", "kl")
 
 
 def changes(worse: Side) -> list[Change]:
-    """The cheap ones first, and of these the ones for the side that is the worse."""
+    """The changes to try, in order, those for the side with the larger error first."""
     of_activations = [
         Change(f"activations observed by {observer}", _observing(observer, weights=False), "activations")
         for observer in _OBSERVERS

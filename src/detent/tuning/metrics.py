@@ -1,4 +1,4 @@
-"""Metrics: functions of a network that runs, which give a number that is better if it is greater."""
+"""Metrics: functions of a running network that return a number; higher is better."""
 
 from __future__ import annotations
 

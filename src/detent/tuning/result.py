@@ -1,4 +1,4 @@
-"""What tuning did: every trial with its score, and the artifact it ended with."""
+"""The result of tuning: every trial with its score, and the final artifact."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ _HEAD = ("tried", "score#", "gained#", "seconds#", "")
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One recipe that was tried. `score` is None where it was not measured, and `note` says why.
-
-    `gained` is against the best trial before it; only what gains is `kept`.
-    """
+    """One recipe that was tried. `score` is None if it was not measured, and `note` says why. `gained` is the gain over
+    the best trial before; only a trial that gains is `kept`."""
 
     change: str
     recipe: Recipe
@@ -43,9 +41,10 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """The best artifact found, and how. `met` says whether its score is `target` or better.
+    """The best artifact found, and how it was found.
 
-    `measured_on` is the engine, or the twin where the engine is not installed or there is none.
+    `met` is whether its score reaches `target`. `measured_on` is the engine, or the twin if the engine is not installed
+    or does not exist.
     """
 
     artifact: Artifact

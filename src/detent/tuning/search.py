@@ -1,4 +1,4 @@
-"""The search of `tune`: which recipes are tried, in which order, and which of them are kept."""
+"""The search of `tune`: which recipes are tried in which order, and which are kept."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Treatment = Callable[[Sequence[RestoredOp]], Recipe]
 
 @dataclass(frozen=True)
 class Best:
-    """The trial that is to be beaten."""
+    """The best trial so far."""
 
     artifact: Artifact
     prepared: PreparedModel
@@ -64,7 +64,8 @@ class Best:
 
 
 class _Judge:
-    """A few samples and their float outputs: those of the first model, since equalization changes the float one."""
+    """A few samples and the float outputs of the first model; later models may differ in float, because equalization
+    changes it."""
 
     def __init__(self, data: Sequence[Any]):
         self.data = few(data, _ROWS)
@@ -126,7 +127,7 @@ class Search:
         return self.best.score >= self.target
 
     def _change(self, change: Change) -> None:
-        """Try it, unless it is known not to help."""
+        """Try a change unless it is known not to help."""
         recipe, side = change.make(self.best.recipe), change.side
         if recipe == self.best.recipe:
             return
@@ -186,7 +187,7 @@ class Search:
         return OnEngine(prepared, self._engine.load(artifact, **options), artifact.graph.inputs)
 
     def _treat_operations(self) -> None:
-        """More bits, or else float, for the fewest operations that are enough."""
+        """Give more bits to, or keep in float, as few operations as necessary."""
         ops, enough = self._needed()
         base = self.best.recipe
         for what, make in self._treatments(base):
@@ -196,7 +197,7 @@ class Search:
                     break
 
     def _needed(self) -> tuple[list[RestoredOp], int]:
-        """The operations, those first that gain most from float, and how many of them the simulation needs."""
+        """The operations by gain, highest first, and how many of them the simulation says are needed."""
         prepared = self.best.prepared
         ops = rank_restored(prepared, self._data)
         few, enough = 0, max(1, len(ops) - 1)
@@ -232,7 +233,7 @@ def _named(what: str, ops: Sequence[RestoredOp]) -> str:
 
 
 def _doubled(count: int, most: int) -> Iterator[int]:
-    """`count`, twice of it and so on, and at last `most`: one operation at least stays quantized."""
+    """`count`, twice that and so on, ending with `most`; at least one operation stays quantized."""
     while 0 < count < most:
         yield count
         count *= 2
@@ -241,7 +242,8 @@ def _doubled(count: int, most: int) -> Iterator[int]:
 
 
 def _with_rules(recipe: Recipe, asked: Mapping[Role, TensorRequest], ops: Sequence[RestoredOp]) -> Recipe:
-    """The requests for each operation, over what a rule of the recipe says of it already: only the first one counts."""
+    """The requests for each operation, merged with the recipe's rule for it if there is one, because only the first
+    rule applies."""
     rules = []
     for one in ops:
         rule = recipe.rule_for(one.op, one.kind) or Rule(match=Match(name=one.op))

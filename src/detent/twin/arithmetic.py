@@ -1,4 +1,4 @@
-"""What the twin asks of an arithmetic: how the engine quantizes, and which operations it runs as one and how.
+"""The interface of an arithmetic: how the engine quantizes, which operations it fuses, and how it computes them.
 
 Conventions that every arithmetic and every kernel keeps:
 
@@ -14,9 +14,9 @@ Conventions that every arithmetic and every kernel keeps:
   deployed model it stands for, in their order.
 
 A new arithmetic is one file: a class with `name`, `claim`, `quantize` and `lower`, where `lower` is usually one call of
-`lowering.lower(graph, MAKERS)` with a table from ONNX operation types to makers. A maker looks at an operation and
-what follows, and answers with a prepared step, or with None where the engine does not run it on integers; the operation
-then runs in float. Makers compose `lowering.chain` (what fuses), `accumulate.accumulator` (exact sums of products),
+`lowering.lower(graph, MAKERS)` with a table from ONNX operation types to makers. A maker looks at an operation and what
+follows, and answers with a prepared step, or with None where the engine does not run it on integers; the operation then
+runs in float. Makers compose `lowering.chain` (what fuses), `accumulate.accumulator` (exact sums of products),
 `requantize.*` (from sums to codes) and `float_ops` (everything else).
 """
 
@@ -80,6 +80,8 @@ class Arithmetic(ABC):
     """What is proven against the real engine: "equal" (integer for integer), or how far it was off and how often."""
     cpus: ClassVar[tuple[str, ...]] = cpus.X86
     """The kinds of CPU whose numbers it knows."""
+    elsewhere: ClassVar[str] = "nothing was measured there"
+    """What was measured of the engine on other kinds: all that is claimed there."""
     from_ends: ClassVar[bool] = False
     """Whether the engine makes real numbers of codes from the end of the grid, `low + code * scale`, so that they are
     rounded as numbers of that size."""
@@ -91,10 +93,12 @@ class Arithmetic(ABC):
     engine has."""
     float_slack: ClassVar[float] = 0.0
     """How far, of the largest number of a tensor, functions that the engine approximates in float may be off beyond
-    what float32 arithmetic explains; codes made of them may then be 1 LSB off."""
+    what float32 arithmetic explains; so may the numbers that codes are made of."""
 
     def __init__(self, cpu: str | Cpu | None = None):
         self.cpu = self.local_cpu() if cpu is None else cpus.find(cpu)
+        if self.cpus and self.cpu.name not in self.cpus:
+            self.claim = f"not known on {self.cpu.name}: {self.elsewhere}"
 
     @classmethod
     def local_cpu(cls) -> Cpu:

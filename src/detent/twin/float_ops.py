@@ -1,5 +1,5 @@
-"""ONNX operations in float32: what an engine runs between a DequantizeLinear and a QuantizeLinear, and what only moves
-values and so runs on codes as well.
+"""ONNX operations in float32, for what an engine runs between a DequantizeLinear and a QuantizeLinear, and data
+movement, which runs on codes as well.
 
 They are the reference kernels, which compute in the order that ONNX Runtime does, to the last bit where torch can.
 Where it cannot, ONNX Runtime itself computes the node (`foreign`).

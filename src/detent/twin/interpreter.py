@@ -31,10 +31,10 @@ _STORED = {"int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8"}
 
 
 def graph_of(model: Model) -> Network:
-    """The network of a deployed folder, of an ONNX model or file, of a file that a target reads (.tflite), or itself.
+    """The network of a deployed folder, an ONNX model or file, a file that a target reads (.tflite), or the network
+    itself.
 
-    Operators on codes (QLinearConv ...) are taken for what they say: a DequantizeLinear, the operator, a
-    QuantizeLinear.
+    Operators on codes (QLinearConv ...) are expanded into a DequantizeLinear, the operator, and a QuantizeLinear.
     """
     if isinstance(model, Network):
         return model
@@ -74,7 +74,7 @@ def _with_one_axis(graph: Network) -> Network:
 
 
 class Twin:
-    """A network made ready once under an arithmetic, to run often.
+    """A network compiled once for an arithmetic, to be run often.
 
     >>> from detent.ir import Op, Output, Port
     >>> from detent.twin import OnnxSpec
@@ -98,14 +98,14 @@ class Twin:
 
     @property
     def steps(self) -> list[Step]:
-        """What runs, in order, the conversions between real numbers and codes among it."""
+        """The steps in order, including conversions between real numbers and codes."""
         return self._program.steps
 
     def __str__(self) -> str:
         return "\n".join(str(step) for step in self.steps)
 
     def run(self, inputs: Arrays) -> dict[str, Array]:
-        """The outputs of the network by name: real numbers, or codes where the network gives codes."""
+        """The outputs of the network by name: real numbers, or codes if the network returns codes."""
         return self._outputs(self._compute(inputs, {}, ()))
 
     def run_and_show(self, inputs: Arrays) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -147,7 +147,7 @@ class Twin:
     def each_tensor(
         self, inputs: Arrays, given: Arrays | None = None, *, before_grids: Container[str] = ()
     ) -> Iterator[tuple[str, Array]]:
-        """The output of `tensors`, one at a time: those that no later operation reads are not held."""
+        """The output of `tensors`, one at a time: a tensor is freed after its last reader."""
         program, shown = self._program, self._program.shown
         real = {name for name in shown if name in before_grids and Operand(name) in program.slots}
         wanted = {program.slots[Operand(name) if name in real else operand]: name for name, operand in shown.items()}
@@ -165,11 +165,11 @@ class Twin:
                 del values[number]
 
     def given_operand(self, operand: Operand, given: Arrays) -> Tensor | None:
-        """What a step reads as `operand`, from `given` (see `tensors`); None if that does not determine it."""
+        """The value of `operand` according to `given` (see `tensors`); None if that does not determine it."""
         return self._as_operand(given[operand.tensor], operand) if self.is_given(operand, given) else None
 
     def step(self, tensor: str, given: Arrays) -> Array:
-        """What the step that makes `tensor` gives, for the values of the tensors it reads; as `tensors` shows it."""
+        """The output of the step that produces `tensor`, for given values of its inputs; in the form of `tensors`."""
         program = self._program
         if tensor not in program.shown:
             to_do = f"use one of {', '.join(program.shown)}"
@@ -199,7 +199,7 @@ class Twin:
         return values
 
     def _entered(self, inputs: Arrays) -> dict[int, Tensor]:
-        """The values that are there before the first step."""
+        """The values that exist before the first step."""
         if not isinstance(inputs, Mapping) or set(inputs) != set(self.graph.inputs):
             named = ", ".join(sorted(inputs)) if isinstance(inputs, Mapping) else f"as a {type(inputs).__name__}"
             raise TensorError(
@@ -232,8 +232,8 @@ class Twin:
         values.update(zip(instruction.writes, results, strict=True))
 
     def is_given(self, operand: Operand, given: Arrays) -> bool:
-        """Whether a value can stand for that operand. Codes of a tensor that is read in float too say what it is on the
-        grid, and not what the others read."""
+        """Whether a given value determines that operand. Codes of a tensor that is also read in float determine only
+        the value on the grid."""
         if operand.tensor not in given or operand.tensor not in self._program.shown:
             return False
         if np.issubdtype(np.asarray(given[operand.tensor]).dtype, np.floating):
@@ -254,7 +254,7 @@ class Twin:
 
 
 def _run_error(error: Exception, step: Step, values: Sequence[Tensor | None]) -> RunError:
-    """An operation that does not fit what it reads, by its name in the network; of integers, which ones."""
+    """The error for an operation that does not fit its inputs, by its name in the network."""
     read = [
         described(value)
         + ("" if value.is_floating_point() or not value.numel() else f" of {value.min()} to {value.max()}")
@@ -262,8 +262,8 @@ def _run_error(error: Exception, step: Step, values: Sequence[Tensor | None]) ->
         if value is not None
     ]
     named = ", ".join(f"{op.name!r} ({op.type})" for op in step.ops) or str(step)
-    said = (str(error).strip().splitlines() or [""])[0]
-    found = f"{type(error).__name__}: {said}"
+    message = (str(error).strip().splitlines() or [""])[0]
+    found = f"{type(error).__name__}: {message}"
     return RunError(f"run {named} on {', '.join(read) or 'nothing'}", found, "give inputs that fit the network")
 
 
@@ -284,7 +284,7 @@ def _tensor(array: Array, *, coded: bool) -> Tensor:
 
 
 def _held(value: Tensor, operand: Operand) -> Tensor:
-    """The value of an operand as steps read it: constant codes are held as integers."""
+    """The value of an operand as steps read it: constant codes are stored as integers."""
     return value if operand.encoding is None or value.is_floating_point() else value.to(torch.float32)
 
 

@@ -1,4 +1,4 @@
-"""Walks over a network and asks the makers of an arithmetic for steps; what no maker takes runs in float."""
+"""Lowers a network to steps by the makers of an arithmetic; operations that no maker takes run in float."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Chain", "chain", "float_step", "lower", "move_step"]
 
 @dataclass(frozen=True)
 class Chain:
-    """Operations in a row with nothing read in between, and how their output is read.
+    """A sequence of operations without quantization in between, and how its output is read.
 
-    `encoding` is the one grid that everybody reads `output` on; None if it is read in float, or on several grids.
+    `encoding` is the one grid on which all readers read `output`; None if it is read in float, or on several grids.
     """
 
     ops: tuple[Op, ...]
@@ -46,10 +46,8 @@ def chain(graph: Network, op: Op, follow: Container[str] = (), most: int | None 
 
 
 def lower(graph: Network, makers: Mapping[str, Maker]) -> list[Step]:
-    """A step for every operation: from the maker of its type if that answers, else in float (`float_step`).
-
-    A step stands where its last operation stood, so that everything it reads is there.
-    """
+    """A step for every operation: from the maker for its type if it returns one, otherwise in float (`float_step`). A
+    step stands at its last operation, so that all its inputs exist."""
     place = {op.outputs[0]: index for index, op in enumerate(graph.ops)}
     taken: set[str] = set()
     steps: list[Step] = []
@@ -65,9 +63,10 @@ def lower(graph: Network, makers: Mapping[str, Maker]) -> list[Step]:
 
 
 def float_step(graph: Network, op: Op, function: Kernel | None = None) -> Step:
-    """Dequantize what is read, compute in float32, give floats; `function` in place of torch's (see `float_ops`)."""
+    """Dequantize the inputs, compute in float32, return floats; `function` replaces the reference kernel (see
+    `float_ops`)."""
     compute = float_kernel(graph, op) if function is None else partial(function, op)
-    encodings = [None if read is None else read.encoding for read in op.inputs]
+    encodings = [None if read is None else read.encoding for read in op.arguments]
 
     def kernel(*inputs: Any) -> Any:
         real = [
@@ -76,12 +75,12 @@ def float_step(graph: Network, op: Op, function: Kernel | None = None) -> Step:
         ]
         return compute(*real)
 
-    return Step((op,), op.inputs, tuple(Operand(name) for name in op.outputs if name), kernel, "float")
+    return Step((op,), op.arguments, tuple(Operand(name) for name in op.outputs if name), kernel, "float")
 
 
 def move_step(graph: Network, op: Op) -> Step | None:
-    """An operation that only moves or picks values (`float_ops.only_moves`), on the codes themselves; None where the
-    grids before and behind it differ, or have several scales."""
+    """Data movement (`float_ops.only_moves`) on codes; None if the grids before and after differ or have several
+    scales."""
     data = op.inputs[0]
     if not only_moves(op) or data is None or data.encoding is None or not data.encoding.per_tensor:
         return None

@@ -1,4 +1,4 @@
-"""What ONNX says: every operation in float32 between a DequantizeLinear and a QuantizeLinear, nothing fused."""
+"""The ONNX specification: every operation in float32 between a DequantizeLinear and a QuantizeLinear, nothing fused."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The steps of an arithmetic in order, with the conversions that they need: between codes on a grid, codes on another
-and real numbers of one tensor."""
+"""The steps of an arithmetic in order, with the conversions they need: between codes on different grids and real
+numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _HELD = {"int2": "int8", "int4": "int8", "int8": "int8", "uint2": "uint8", "uint
 
 @dataclass(frozen=True)
 class Instruction:
-    """A step with the slots of the operands it reads and writes, and of those that nobody needs after it."""
+    """A step with the slots of its input and output operands, and of the operands that are no longer needed after
+    it."""
 
     step: Step
     reads: tuple[int | None, ...]
@@ -74,7 +75,7 @@ class Program:
             self._make(write)
 
     def _provide(self, read: Operand) -> None:
-        """Make sure that an operand is there: it was written, is constant, or is converted from one that is."""
+        """Make sure that an operand exists: it was written, is constant, or can be converted from one that exists."""
         if read in self.slots:
             return
         if read.tensor in self.graph.constants:
@@ -123,7 +124,7 @@ class Program:
 
 
 def _entry(graph: Network, name: str) -> Operand:
-    """What an input of the network is given as: codes if it goes straight into a DequantizeLinear."""
+    """How an input of the network is given: as codes if a DequantizeLinear reads it directly."""
     return Operand(name, graph.grid_of(name) if name in graph.coded else None)
 
 

@@ -1,4 +1,4 @@
-"""From real numbers to codes and back, and from sums of products to codes: the parts that engines do differently.
+"""Quantization, dequantization, and requantization of sums of products: the parts in which engines differ.
 
 Everything here takes and gives float32 tensors that hold integers (see `arithmetic`). "f32" in a formula is a rounding
 to float32 after that operation.
@@ -53,7 +53,8 @@ def dequantize(codes: Tensor, encoding: Encoding) -> Tensor:
 
 
 def _along(encoding: Encoding, values: npt.NDArray[Any], tensor: Tensor) -> Any:
-    """Scale or zero point against a tensor; a plain number (which float32 arithmetic takes exactly) if there is one."""
+    """Scale or zero point, broadcast against a tensor; a Python number (exact in float32 arithmetic) if there is only
+    one."""
     if encoding.axis is None:
         return float(values)
     along = encoding.along(values, tensor.ndim, tuple(tensor.shape))
@@ -87,11 +88,9 @@ def float32_multiplier(
 
 
 def clamp_bounds(graph: Network, ops: Sequence[Op], encoding: Encoding) -> tuple[int, int] | None:
-    """The least and greatest code that Relu and Clip operations leave over on the grid of their output; None if one
-    of `ops` is another operation, or its bounds are computed.
-
-    A bound that is no code goes to the nearest: `rne(f32(bound / scale)) + zero_point`.
-    """
+    """The lowest and highest code that Relu and Clip operations leave on the grid of their output; None if one of `ops`
+    is another operation, or its bounds are computed. A bound between two codes is rounded: `rne(f32(bound / scale)) +
+    zero_point`."""
     low, high = encoding.qmin, encoding.qmax
     for op in ops:
         bounds = clip_bounds(graph, op)

@@ -46,8 +46,11 @@ class _Pair:
 
 
 def saturate_pairs(sums: Accumulator, op: Op, zero_point: int | None = None) -> Accumulator:
-    """The same sums with pairs saturated; `sums` itself where no pair can saturate. `zero_point` is that of the data as
-    unsigned bytes, if not its own. Weights are multiplied as they are stored, their zero point included."""
+    """The same sums with saturating pairs; `sums` itself if no pair can saturate.
+
+    `zero_point` is that of the data as unsigned bytes, if it differs. Weights are multiplied as they are stored,
+    including their zero point.
+    """
     groups = op.groups
     lifts = np.asarray(sums.weight.zero_point, np.int16).reshape(-1, *[1] * (sums.weights.ndim - 1))
     pairs = list(_pairs(_grouped(sums.weights.astype(np.int16) + lifts, op, groups)))
@@ -75,7 +78,7 @@ def saturate_pairs(sums: Accumulator, op: Op, zero_point: int | None = None) -> 
 
 
 def lost_in_pairs(x: Tensor, y: Tensor) -> Tensor:
-    """What saturation takes from the product of `x` (..., rows, K) of unsigned bytes and `y` (..., K, columns) of
+    """What saturation removes from the product of `x` (..., rows, K) of unsigned bytes and `y` (..., K, columns) of
     signed ones."""
     lost = torch.zeros((), dtype=torch.float64)
     for place in range(0, x.shape[-1], 2):

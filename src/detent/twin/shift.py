@@ -1,7 +1,7 @@
-"""QDQ taken literally, with another rounding than ONNX has.
+"""The ONNX specification with another rounding.
 
 On chips that shift, every scale is a power of two, so that a float32 sum of products of 8-bit codes is the exact
-integer; what is left to say of them is how they round.
+integer; they differ only in how they round.
 """
 
 from __future__ import annotations

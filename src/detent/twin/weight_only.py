@@ -1,4 +1,4 @@
-"""Networks whose weights are codes and whose activations are real numbers, on any engine that decodes them first."""
+"""Weight-only quantized networks, on any engine that dequantizes weights before it multiplies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["WeightOnly"]
 
 
 class WeightOnly(Arithmetic):
-    """The codes of weights stand for real numbers, rounded once, and products are those of real numbers."""
+    """Weights are dequantized, with one rounding, and multiplied in float."""
 
     name = "weight_only"
     claim = "float32 sums of the same products, in another order"

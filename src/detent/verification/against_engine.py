@@ -1,4 +1,4 @@
-"""The twin against the engine, operation by operation: each starts from the values that the engine had before it."""
+"""Compares twin and engine, operation by operation: each starts from the engine's values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AgainstEngine:
                 self._keep_grid(step, operand.tensor)
 
     def _keep_grid(self, step: Step, made: str) -> None:
-        """Codes that are moved stay on their grid, also to an output that the network gives as real numbers."""
+        """Moved codes stay on their grid, even to an output that the network returns as real numbers."""
         read = next((read for read in step.reads if read is not None), None)
         encoding = None if read is None else read.encoding or self._encodings.get(read.tensor)
         if step.ran_as == "moved" and encoding is not None and encoding.per_tensor:
@@ -57,7 +57,7 @@ class AgainstEngine:
 
     @property
     def claims_equality(self) -> bool:
-        """Whether equality is claimed from end to end: all of it runs on integers, and the arithmetic claims it."""
+        """Whether equality is claimed end to end: everything runs on integers, and the arithmetic claims equality."""
         return self._proven and all(_is_exact(step) for step in self._twin.steps)
 
     def add(self, inputs: Arrays, shown: Arrays, outputs: Sequence[tuple[str, Array]], own: Arrays) -> None:
@@ -102,7 +102,7 @@ class AgainstEngine:
             self.tally.compare(name, theirs, ours, encoding, allowed)
 
     def _undecided(self, ranges: Ranges, codes: Arrays, samples: int) -> Array:
-        """Samples with a code that float32 arithmetic leaves open, given the codes of the twin before it."""
+        """Samples with a code that float32 arithmetic leaves open, given the twin's codes before it."""
         found = np.zeros(samples, bool)
         certain: dict[str, bool] = {}
         for name in codes:
@@ -135,7 +135,7 @@ class AgainstEngine:
         return np.where(undecided.reshape(-1, *(1,) * (ours.ndim - 1)), far, near)
 
     def _reads_the_same(self, own: Arrays, seen: Arrays) -> bool:
-        """Whether every operation reads the same in engine and twin, so that nothing need be computed again."""
+        """Whether every operation has the same inputs in engine and twin, so that nothing needs to be recomputed."""
         read = [name for name in seen if name in own and self._twin.rewritten.readers(name)]
         return bool(own) and all(
             _whole(seen[name]) and _whole(own[name]) and np.array_equal(seen[name], own[name]) for name in read
@@ -162,7 +162,7 @@ class AgainstEngine:
             self.tally.compare(name, theirs, ours, encoding, allowed)
 
     def _grid_of(self, name: str, ours: Array, theirs: Array) -> Encoding | None:
-        """The grid on which both are compared; None: as real numbers."""
+        """The grid on which both are compared; None for real numbers."""
         return self._encodings.get(name) if _whole(ours) or _whole(theirs) else None
 
     def _same(self, name: str, made: Array, seen: Arrays) -> bool:
@@ -173,7 +173,7 @@ class AgainstEngine:
         return np.array_equal(np.ravel(ours), np.ravel(theirs), equal_nan=not _whole(ours))
 
     def _is_certain(self, tensor: str, seen: Arrays, known: dict[str, bool]) -> bool:
-        """Whether integers alone lead to it from what the engine showed."""
+        """Whether it is computed from the engine's values by integer operations only."""
 
         def hidden(name: str) -> list[str]:
             reads = [read for step in self._making.get(name, ()) for read in step.reads if read is not None]
@@ -206,18 +206,18 @@ class AgainstEngine:
         if bounds is not None:
             least, greatest = (bound.reshape(ours.shape) for bound in bounds)
             fits = np.logical_and(*((least <= side) & (side <= greatest) for side in codes))
-        if off >= 1 or arithmetic.float_slack:
+        if off >= 1:
             fits |= np.abs(codes[0] - codes[1]) <= 1
         return fits
 
 
 def _nothing(ours: Array, encoding: Encoding | None) -> Allowed | None:
-    """No difference is allowed; of real numbers each that differs at all is counted."""
+    """No difference is allowed; for real numbers, every difference counts."""
     return None if encoding is not None else partial(np.zeros, ours.shape, bool)
 
 
 def _is_exact(step: Step) -> bool:
-    """Whether it gives codes, or moves them, as the engine does."""
+    """Whether its result is codes, computed or moved as in the engine."""
     return not step.off and not (step.ran_as == "float" and any(rounds(op) for op in step.ops))
 
 

@@ -1,4 +1,4 @@
-"""The simulation against the file, operation by operation, in two halves that are judged apart.
+"""Compares simulation and file, operation by operation, in two halves that are judged separately.
 
 - What an operation gives in real numbers, from the inputs that it had in the simulation: float32 sums in another order
   are the only thing that may differ (`roundoff`).
@@ -32,7 +32,7 @@ Arrays = Mapping[str, Array]
 
 
 class AgainstFile:
-    """`file` computes as ONNX says; `manifest` says how the target rounds each tensor, which ONNX cannot."""
+    """`file` computes as ONNX specifies; `manifest` gives the rounding of each tensor, which ONNX cannot express."""
 
     def __init__(self, file: Twin, manifest: Mapping[str, Any]):
         self.tally = Tally("simulation vs file")
@@ -70,9 +70,9 @@ class AgainstFile:
     def _as_read(
         self, name: str, ours: Array, ranges: Ranges, inputs: Arrays, simulated: Simulated, given: Arrays
     ) -> tuple[Array, Ranges]:
-        """What the file computes from what the operation read in the simulation: some read a tensor on a grid that the
-        file has not, others as it is, and the file does not say which. Where none of it leads to the numbers of the
-        simulation, what it computes from the tensors as they are."""
+        """The file's result for the inputs of the simulation. Some operations read a tensor on a grid that the file
+        does not have, others as it is, and the file does not tell which. If no combination leads to the simulation's
+        values, the result for the unquantized tensors."""
         theirs = simulated.reals[name]
         mixed = sorted(set(ranges.sources(name)) & simulated.coarse.keys())
         if not mixed or np.issubdtype(ours.dtype, np.integer) or not _beyond(ranges, name, ours, theirs).any():

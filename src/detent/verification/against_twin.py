@@ -1,4 +1,4 @@
-"""The simulation against the twin, operation by operation: each starts from the values that the simulation had.
+"""Compares simulation and twin, operation by operation: each starts from the simulation's values.
 
 The twin rounds as its engine does, so that a code may be its neighbor. More than that is not rounding: the engine
 computes another number there than was simulated (products that saturate in pairs, a bound cut to a whole code).
@@ -25,7 +25,7 @@ Arrays = Mapping[str, Array]
 
 
 class AgainstTwin:
-    """Codes may be 1 apart, real numbers as far as float32 arithmetic explains."""
+    """Codes may differ by 1, real numbers by what float32 arithmetic explains."""
 
     def __init__(self, twin: Twin):
         self.tally = Tally("simulation vs twin")

@@ -1,4 +1,4 @@
-"""What a user hands over as data, taken apart: inputs by the names of the deployed network, and labels if there are."""
+"""Splits a user's batch into inputs, by the names of the deployed network, and labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Batch", "labels_of", "require_batches", "require_classes", "unpack_b
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """`inputs` by ONNX name, `arguments` as the torch model is called, `labels` where they were given."""
+    """`inputs` by ONNX name, `arguments` for the torch model, and `labels` if there are any."""
 
     inputs: dict[str, npt.NDArray[Any]]
     arguments: Any
@@ -87,14 +87,14 @@ def _named(batch: Mapping[Any, Any], names: Sequence[str]) -> Iterator[tuple[str
 
 
 def _single(value: Any) -> Any:
-    """Real numbers as networks take them: numpy makes float64 ones."""
+    """Floats as float32, because numpy creates float64 by default."""
     if isinstance(value, np.ndarray):
         return value.astype(np.float32) if value.dtype.kind == "f" else value
     return map_tensors(value, lambda tensor: tensor.float() if tensor.is_floating_point() else tensor)
 
 
 def _require_fit(name: str, array: npt.NDArray[Any], port: Port) -> None:
-    """A size with a name takes any; a file may not tell the shape at all."""
+    """A named size accepts any size; a file may not give a shape at all."""
     shape, wanted = array.shape, port.shape
     fits = len(shape) == len(wanted) and all(isinstance(w, str) or w == s for s, w in zip(shape, wanted, strict=True))
     if wanted and not fits:
@@ -128,7 +128,7 @@ def labels_of(value: Any, samples: int) -> npt.NDArray[Any]:
 
 
 def require_classes(labels: npt.NDArray[Any], classes: int) -> None:
-    """Refuse a label that is the number of no class: it would count as a wrong answer."""
+    """Refuse a label that is not the index of a class, because it would count as a wrong answer."""
     strange = labels[~np.isin(labels, np.arange(classes))]
     if strange.size:
         raise RangeError(

@@ -1,4 +1,4 @@
-"""Why engine, twin and simulation differ, in sentences for a user, and what to do about it."""
+"""Explains to the user why engine, twin and simulation differ, and what to do."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _PORTABLE = (
 
 
 def causes(verdict: Verdict, twin: Twin, computes_as: str | None) -> Iterator[Cause]:
-    """The most likely one first. `computes_as` is the kind of CPU whose twin has the engine's numbers, where that of
-    the one at hand has not."""
+    """The most likely cause first. `computes_as` is the kind of CPU whose twin reproduces the engine, if that of this
+    CPU does not."""
     cpu = twin.arithmetic.cpu
     against_engine = [found for found in verdict.tensors if found.what == "twin vs engine"]
     wrong = [found for found in against_engine if found.impossible]
@@ -59,7 +59,8 @@ def _saturation(cpu: Cpu, found: Sequence[Difference]) -> Cause:
 
 
 def _of_engine(twin: Twin, engine: str, wrong: Sequence[Difference], computes_as: str | None) -> Cause:
-    """What the twin does not explain, by the first layer that differs: those behind it follow."""
+    """Differences that the twin does not explain, by the first layer that differs, because later ones follow from
+    it."""
     cpu, arithmetic = twin.arithmetic.cpu, twin.arithmetic
     making, first, known = _making(twin), wrong[0], type(arithmetic).cpus
     step = making.get(first.tensor)
@@ -99,7 +100,7 @@ def _making(twin: Twin) -> Mapping[str, Step]:
 
 
 def _is_float(making: Mapping[str, Step], tensor: str) -> bool:
-    """Whether a tensor comes from an operation in float that rounds, at once or by others in float."""
+    """Whether a tensor comes from a float operation that rounds, directly or through other float operations."""
 
     def before(each: str) -> list[str]:
         step = making.get(each)

@@ -1,4 +1,4 @@
-"""Two computations of the same tensors, compared in steps of their grids."""
+"""Compares two computations of the same tensors, in steps of their grids."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ is counted, and nothing else."""
 
 
 def encoding_by_tensor(graph: Network) -> dict[str, Encoding]:
-    """The grid of every tensor that some reader puts on one."""
+    """The grid of every tensor that a reader quantizes."""
     found: dict[str, Encoding] = {}
     for op in graph.ops:
-        for read in op.inputs:
-            if read is not None and read.encoding is not None and read.tensor not in graph.coded:
+        for read in op.reads:
+            if read.encoding is not None and read.tensor not in graph.coded:
                 found.setdefault(read.tensor, read.encoding)
     for output in graph.outputs:
         if output.read.encoding is not None:
@@ -37,7 +37,7 @@ def encoding_by_tensor(graph: Network) -> dict[str, Encoding]:
 
 
 def apart(ours: Array, theirs: Array) -> npt.NDArray[np.float64]:
-    """How far real numbers are apart. An infinity, as of a mask, equals only itself."""
+    """The distance of real numbers. An infinity, as in a mask, equals only itself."""
     same = ours == theirs
     if same.all():
         return np.zeros(same.shape)
@@ -50,7 +50,7 @@ def apart(ours: Array, theirs: Array) -> npt.NDArray[np.float64]:
 
 
 class Tally:
-    """Adds up differences over batches."""
+    """Accumulates differences over batches."""
 
     def __init__(self, what: str):
         self.what = what
@@ -61,7 +61,7 @@ class Tally:
     def compare(
         self, name: str, ours: Array, theirs: Array, encoding: Encoding | None, allowed: Allowed | None = None
     ) -> None:
-        """One tensor of one batch; either side may be codes (integers) or real numbers."""
+        """One tensor of one batch; each side is codes (integers) or real numbers."""
         if ours.size != theirs.size:
             size = max(ours.size, theirs.size)
             self.add(name, np.ones(size, bool), np.full(size, np.inf), "LSB")
@@ -92,7 +92,7 @@ class Tally:
             self.add(name, differ, distance, "of the largest value", lambda: ~differ)
 
     def add(self, name: str, differ: Array, distance: Array, unit: str, allowed: Allowed | None = None) -> None:
-        """Count what differs, and of it what is not `allowed`; nothing is if there is no such answer."""
+        """Count the differences, and those that are not `allowed`; without it none are counted as such."""
         count = int(differ.sum())
         refused = count if allowed is None or not count else int((differ & ~allowed()).sum())
         seen = self._counts.setdefault(name, [0, 0, 0.0, 0])
@@ -105,7 +105,7 @@ class Tally:
 
     @property
     def impossible(self) -> bool:
-        """Whether anything was found that is a defect."""
+        """Whether a difference was found that is a defect."""
         return any(refused for *_, refused in self._counts.values())
 
     @property
@@ -130,6 +130,6 @@ def _largest(values: Array) -> float:
 
 
 def _in_steps(values: Array, encoding: Encoding) -> npt.NDArray[np.float64]:
-    """Real numbers as codes, not rounded; those beyond the grid are at its ends."""
+    """Real numbers in steps of the grid, not rounded, and clipped to its ends."""
     steps = values.astype(np.float64) / np.float64(encoding.scale) + np.float64(encoding.zero_point)
     return np.asarray(np.clip(steps, encoding.qmin, encoding.qmax))

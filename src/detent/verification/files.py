@@ -1,4 +1,4 @@
-"""Whether the deployed ONNX file holds the numbers of the manifest."""
+"""Checks that the deployed ONNX file has the scales of the manifest."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["disagreements"]
 
 
 def disagreements(graph: Network, manifest: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for each tensor whose scale, zero point or axis in the file is not what the manifest says, or to which
-    the manifest gives others than to the tensor it shares them with."""
+    """A sentence for each tensor whose scale, zero point or axis in the file differs from the manifest, or whose
+    manifest entry differs from that of the tensor it shares them with."""
     inside = _encodings(graph)
     told = {tensor["tensor"]: tensor for tensor in manifest["tensors"]}
     for tensor in manifest["tensors"]:
@@ -44,14 +44,14 @@ def disagreements(graph: Network, manifest: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True, eq=False)
 class _Wanted:
-    """What the manifest says of a tensor."""
+    """The manifest's entry for a tensor."""
 
     scale: npt.NDArray[np.float32]
     zero_point: npt.NDArray[np.int64]
     axis: int | None
 
     def difference(self, encoding: Encoding, *, in_phases: bool) -> str:
-        """What is otherwise in the file, in words; empty if nothing is."""
+        """The difference in words; empty if there is none."""
         many = self.scale.size > 1
         if many and not in_phases and encoding.axis != self.axis:
             return f"model.onnx has its scales along axis {encoding.axis}, the manifest along axis {self.axis}"
@@ -78,7 +78,7 @@ def _encodings(graph: Network) -> dict[str, list[tuple[Encoding, bool]]]:
     """Those of each tensor, by the name that the manifest has for it, and whether it holds a transposed convolution's
     parameter once for each phase."""
     found: dict[str, list[tuple[Encoding, bool]]] = {}
-    reads = [read for op in graph.ops for read in op.inputs if read is not None]
+    reads = [read for op in graph.ops for read in op.reads]
     reads += [output.read for output in graph.outputs]
     for read in reads:
         if read.encoding is not None:

@@ -51,12 +51,12 @@ def verify_in_child(package: Package, batches: Iterable[Any], **options: Any) ->
                     _put(child.stdin, _plain(batch))
             with contextlib.suppress(BrokenPipeError):
                 child.stdin.close()
-            said = child.stdout.read()
+            output = child.stdout.read()
             ended = child.wait()
         except BaseException:
             child.kill()
             raise
-    return _verdict(package, said, ended)
+    return _verdict(package, output, ended)
 
 
 def _put(stream: Any, value: Any) -> None:
@@ -71,7 +71,7 @@ def _plain(batch: Any) -> Any:
     return map_tensors(batch, lambda tensor: tensor.detach().cpu())
 
 
-def _verdict(package: Package, said: bytes, ended: int) -> Verdict:
+def _verdict(package: Package, output: bytes, ended: int) -> Verdict:
     files = ", ".join(sorted(package.manifest["files"]))
     if ended:
         raise EngineError(
@@ -80,7 +80,7 @@ def _verdict(package: Package, said: bytes, ended: int) -> Verdict:
             "deploy the model again; if that is what you did, please report it",
         )
     with refusing(EngineError, f"verify {package.folder} in a process of its own", "please report it"):
-        answer = json.loads(said)
+        answer = json.loads(output)
         if "error" not in answer:
             return Verdict.from_dict(answer["verdict"])
         kind = getattr(errors, answer["error"]["kind"])
@@ -90,7 +90,8 @@ def _verdict(package: Package, said: bytes, ended: int) -> Verdict:
 
 
 def _serve() -> None:
-    """In the child: the verdict, or the error, on what was standard output; what engines print goes to stderr."""
+    """In the child: writes the verdict or the error to the original standard output; what engines print goes to
+    stderr."""
     channel = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     folder, options = pickle.load(sys.stdin.buffer)

@@ -1,4 +1,4 @@
-"""What the twin says of other kinds of CPU than the one at hand, without having them."""
+"""Compares the twin of this CPU with the twins of other kinds of CPU."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ Arrays = Mapping[str, Array]
 
 
 def require_known(asked: Iterable[str], arithmetic: str) -> None:
-    """Refuse a kind of CPU whose numbers the arithmetic does not know."""
+    """Refuse a kind of CPU that the arithmetic does not support."""
     known = ARITHMETICS[arithmetic].cpus
     for name in asked:
         if cpus.find(name).name not in known:
+            where = f"{', '.join(known)}, not on {name}: {ARITHMETICS[arithmetic].elsewhere}"
             raise UnknownNameError(
                 f"predict what {arithmetic} computes on the CPU {name!r}",
-                f"its arithmetic is known on {', '.join(known) or 'no CPU: it is not that of one'}",
+                f"its arithmetic is known on {where if known else 'no CPU: it is not that of one'}",
                 "ask for one of these" if known else "leave cpus out",
             )
 
 
 def kinds_apart(twin: Twin) -> dict[str, tuple[str, ...]]:
-    """One kind for each that may compute otherwise than others, by its name, with all that are like it. The one at hand
-    stands for its like."""
+    """One kind of CPU for each group that computes alike, with all kinds of the group. The CPU at hand stands for its
+    group."""
     here = twin.arithmetic.cpu
     known = [CPUS[name] for name in type(twin.arithmetic).cpus]
     found: dict[tuple[object, ...], list[str]] = {}
@@ -47,8 +48,7 @@ def kinds_apart(twin: Twin) -> dict[str, tuple[str, ...]]:
 
 
 def on_others(here: Twin, inputs: Arrays) -> tuple[OnCpu, ...]:
-    """All kinds that are known, the one at hand among them, on a few samples: one after the other, as each twin holds
-    the weights."""
+    """All known kinds, including this one, on a few samples: one after another, because each twin holds the weights."""
     kinds = kinds_apart(here)
     outputs = here.run(inputs) if kinds else {}
     found: list[OnCpu] = []
@@ -60,7 +60,7 @@ def on_others(here: Twin, inputs: Arrays) -> tuple[OnCpu, ...]:
 
 
 def untrue(verdict: Verdict) -> Iterator[str]:
-    """Where the manifest says that the file computes the same integers on a kind of CPU, and the twin does not."""
+    """The kinds of CPU for which the manifest claims the same integers and the twin disagrees."""
     claimed = verdict.exact_on or ()
     for row in (*verdict.others, *verdict.predicted):
         names = ", ".join(name for name in row.alike if name in claimed)

@@ -1,4 +1,4 @@
-"""Whether the weights and biases in the file are those that the simulation computes with, number for number."""
+"""Checks that the weights and biases in the file are those of the simulation, number by number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 def changed_parameters(graph: Network, simulated: Mapping[str, Array]) -> Iterator[str]:
-    """A sentence for each parameter that is in the file with other numbers."""
+    """A sentence for each parameter whose values differ in the file."""
     for held in parameters_of(graph):
         if held.name in simulated:
             found = held.difference(simulated[held.name])
@@ -28,8 +28,8 @@ def changed_parameters(graph: Network, simulated: Mapping[str, Array]) -> Iterat
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """A parameter in the file: what is stored, and the real numbers that it stands for; `rearranged` if they stand
-    there in another order, with zeros between."""
+    """A parameter in the file: what is stored, and the real numbers it stands for; `rearranged` if they are in another
+    order, with zeros in between."""
 
     name: str
     stored: Array
@@ -37,7 +37,7 @@ class Held:
     rearranged: bool
 
     def difference(self, wanted: Array) -> str:
-        """What is otherwise in the file, in words; empty if nothing is."""
+        """The difference in words; empty if there is none."""
         if self.rearranged:
             return self._other_numbers(wanted)
         if self.values.size != wanted.size:
@@ -66,7 +66,7 @@ class Held:
 
 
 def parameters_of(graph: Network) -> Iterator[Held]:
-    """What the constants of a network stand for, by the names that the model has for them."""
+    """The real numbers of a network's constants, by the model's parameter names."""
     encodings = {
         read.tensor: read.encoding for op in graph.ops for read in op.inputs if read is not None and read.encoding
     }

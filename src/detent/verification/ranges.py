@@ -1,4 +1,4 @@
-"""What a tensor of the network can be, whatever the order in which float32 sums are added up.
+"""The values that a tensor can have for any order of summation in float32.
 
 Each operation starts from values that both sides had (reset inputs), so that the answer is about that operation alone;
 where a value inside was not shown, from what that one can be, through the grid it is put on.
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from detent.ir import Encoding, Op, Operand
-from detent.ir.roundoff import UNIT, ErrorBound, error_bounds
+from detent.ir.roundoff import UNIT, ErrorBound, error_bounds, rounds
 from detent.traversal import dependencies_first, reachable
 from detent.twin import Twin
 from detent.twin.float_ops import float_kernel
@@ -31,27 +31,31 @@ _TO_GRID = 4 * UNIT
 
 
 class Ranges:
-    """The ranges of one batch: `given` holds what the other side had, codes if integers (see `Twin.tensors`)."""
+    """The ranges of one batch: `given` holds the other side's values, as codes if they are integers (see
+    `Twin.tensors`)."""
 
     def __init__(self, twin: Twin, inputs: Mapping[str, Array], given: Mapping[str, Array]):
         self._twin, self._graph = twin, twin.rewritten
         self._given = {**given, **{name: array for name, array in inputs.items() if name not in self._graph.coded}}
         self._coded = {name: array for name, array in inputs.items() if name in self._graph.coded}
         self._made = {name: op for op in self._graph.ops for name in op.outputs if name}
+        self._approximated = {
+            name for step in twin.steps if step.ran_as == "float" for op in step.ops for name in op.outputs
+        }
         self._off = {made.tensor: step.off for step in twin.steps if step.off for made in step.writes}
         self._reals = {made.tensor: step.reals for step in twin.steps for made in step.writes}
         self._found: dict[str, ErrorBound] = {}
 
     def real(self, tensor: str) -> ErrorBound | None:
-        """The real numbers that an operation gives, before they are put on a grid; None of an input."""
+        """The real numbers that an operation computes, before quantization; None for an input."""
         if tensor not in self._made:
             return None
         with torch.no_grad():
             return self._computed(tensor)
 
     def codes(self, tensor: str, encoding: Encoding, off: float = 0.0) -> tuple[Array, Array] | None:
-        """The least and the greatest code, of real numbers that may be `off` by so many steps besides; None of an
-        input."""
+        """The lowest and highest possible code, if the real numbers may additionally be `off` by so many steps; None
+        for an input."""
         found = self.real(tensor)
         if found is None:
             return None
@@ -61,7 +65,7 @@ class Ranges:
         return least.numpy(), greatest.numpy()
 
     def rounds_inside(self, tensor: str) -> bool:
-        """Whether a tensor that was not given is put on a grid on the way from what was given."""
+        """Whether a tensor that was not given is quantized between the given tensors and this one."""
         for name in reachable([tensor], lambda one: [read.tensor for read in self._hidden(one)]):
             table = self._stored_rows(name)
             if table is not None and table.encoding in self._graph.encodings(name):
@@ -71,7 +75,7 @@ class Ranges:
         return False
 
     def sources(self, tensor: str) -> Iterator[str]:
-        """The given tensors that it is computed from."""
+        """The given tensors from which it is computed."""
 
         def unknown(name: str) -> list[str]:
             return [read.tensor for read in self._computed_inputs(name) if not self._is_known(read)]
@@ -80,19 +84,19 @@ class Ranges:
             yield from (read.tensor for read in self._computed_inputs(name) if self._is_known(read))
 
     def _computed_inputs(self, tensor: str) -> list[Operand]:
-        """What the operation that gives a tensor reads, but for constants."""
-        reads = self._made[tensor].inputs if tensor in self._made else ()
+        """The inputs of the operation that computes a tensor, except constants."""
+        reads = self._made[tensor].arguments if tensor in self._made else ()
         return [read for read in reads if read is not None and read.tensor not in self._graph.constants]
 
     def _stored_rows(self, tensor: str) -> Operand | None:
-        """The table that a tensor's rows are taken from, if it is stored as codes."""
+        """The table from which a tensor's rows are taken, if it is stored as codes."""
         op = self._made.get(tensor)
         table = op.inputs[0] if op is not None and op.type == "Gather" else None
         held = self._graph.is_constant(table) and table.encoding is not None
         return table if held else None
 
     def _hidden(self, tensor: str) -> list[Operand]:
-        """What it is computed from and was not given."""
+        """The tensors that it is computed from and that were not given."""
         if self._stored_rows(tensor) is not None:
             return []
         return [read for read in self._computed_inputs(tensor) if not self._is_known(read)]
@@ -111,16 +115,18 @@ class Ranges:
             if name in self._found:
                 continue
             op = self._made[name]
-            reads = [None if read is None else self._read(read, op) for read in op.inputs]
+            reads = [None if read is None else self._read(read, op) for read in op.arguments]
             arithmetic = self._twin.arithmetic
             own, rule = arithmetic.functions.get(op.type), arithmetic.roundoff.get(op.type)
             kernel = float_kernel(self._graph, op) if own is None else partial(own, op)
             results = error_bounds(op, kernel, reads, rule)
+            if arithmetic.float_slack and rule is None and rounds(op) and self._approximated.intersection(op.outputs):
+                results = tuple(_wider(each, arithmetic.float_slack) for each in results)
             self._found.update(zip((name for name in op.outputs if name), results, strict=False))
         return self._found[tensor]
 
     def _read(self, read: Operand, op: Op) -> ErrorBound:
-        """Real numbers, as an operation reads them."""
+        """An operand as real numbers."""
         encoding = read.encoding
         if read.tensor in self._graph.constants:
             return ErrorBound(self._constant(read))
@@ -170,6 +176,13 @@ class Ranges:
         if read.encoding is None:
             return real
         return dequantize(self._twin.arithmetic.quantize(real, read.encoding), read.encoding)
+
+
+def _wider(found: ErrorBound, slack: float) -> ErrorBound:
+    """By so much of the largest number; whole numbers and truth values stay."""
+    if not found.value.is_floating_point() or not found.value.numel():
+        return found
+    return ErrorBound(found.value, found.spread + slack * found.value.abs().nan_to_num(posinf=0.0).max())
 
 
 def _low(value: Tensor, encoding: Encoding) -> Tensor:

@@ -1,4 +1,4 @@
-"""Inputs of another size: a network that leaves sizes free is verified on more than one."""
+"""Verifies a network with free sizes on inputs of a second size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the torch model computes inside, under the names of the deployed network."""
+"""Intermediate tensors of the torch model, under the names of the deployed network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Any = TypeVar("_Any")
 
 @dataclass(frozen=True, eq=False)
 class Rounded:
-    """What one quantizer did: real numbers to codes, which stand for `(codes - zero_point) * scale`."""
+    """The input and output of one quantizer: real numbers, and the codes for `(codes - zero_point) * scale`."""
 
     real: Array
     codes: Array
@@ -35,7 +35,7 @@ class Rounded:
 
     @property
     def values(self) -> Array:
-        """What operations behind it read."""
+        """The values that following operations read."""
         return np.asarray((self.codes - self.zero_point).astype(np.float32) * self.scale, np.float32)
 
 
@@ -83,7 +83,7 @@ class Simulation:
         )
 
     def run_float(self, arguments: Any) -> list[Array]:
-        """The outputs in their order, with nothing quantized."""
+        """The outputs in order, without quantization."""
         passing: dict[Quantizer | DerivedBias, Mode] = {
             module: PASS_THROUGH for module in self.prepared.modules() if isinstance(module, (Quantizer, DerivedBias))
         }
@@ -108,7 +108,7 @@ class Simulation:
         return found
 
     def _renamed(self, found: Mapping[str, Array]) -> dict[str, Array]:
-        """Of several nodes with one tensor in the file, the first: the others have it from there."""
+        """If several nodes have one tensor in the file, the first one counts."""
         named: dict[str, Array] = {}
         for name, value in found.items():
             named.setdefault(self._names.get(name, name), value)

@@ -1,4 +1,4 @@
-"""A verdict in words: one line, a table of what was compared, and what else a person wants to know."""
+"""A verdict as text: a summary line, a table of what was compared, and notes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SLOWER = ": integers do not pay on this CPU; `detent quantize --prefer speed` l
 
 
 def verdict_line(verdict: Verdict) -> str:
-    """The one sentence."""
+    """The summary line."""
     if verdict.problems:
         return _found(verdict)
     saturating, unlike = verdict.saturating, verdict.unlike
@@ -70,7 +70,7 @@ def sqnr_line(sqnr: Mapping[str, float]) -> str:
 
 
 def verdict_text(verdict: Verdict) -> Iterator[str]:
-    """Lines."""
+    """The text, line by line."""
     yield verdict.line
     yield ""
     yield from (f"cause: {cause.what}\n  why: {cause.why}\n  what to do: {cause.to_do}" for cause in verdict.causes)
@@ -142,7 +142,7 @@ def _rest(what: str, differences: Sequence[Difference], word: str) -> list[tuple
 
 
 def _placed(verdict: Verdict) -> Iterator[str]:
-    """What ran on integers, and why the others did not."""
+    """What ran on integers, and why other operations did not."""
     if not verdict.placements:
         return
     ran = sum(placed["ran_as"] == "integer" for placed in verdict.placements)

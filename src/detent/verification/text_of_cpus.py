@@ -1,4 +1,4 @@
-"""What a verdict says of kinds of CPU, in words."""
+"""The part of a verdict about kinds of CPU, as text."""
 
 from __future__ import annotations
 

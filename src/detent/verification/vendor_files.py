@@ -70,7 +70,7 @@ def unchecked_files(package: Package) -> Iterator[str]:
 
 
 def _roles(name: str) -> Mapping[str, Roles | None]:
-    """The roles of the files of a format; none if it is not registered here."""
+    """The roles of the files of a format; none if the format is not registered."""
     return find_format(name).files if name in FORMATS else {}
 
 
@@ -92,7 +92,7 @@ def _differences(file: str, roles: Roles, facts: Sequence[TensorFacts], known: _
 
 
 class _Known:
-    """The grids of tensors, from the manifest, and of what operations read, from the network."""
+    """The grids of tensors according to the manifest, and of operands according to the network."""
 
     def __init__(self, entries: Mapping[str, Mapping[str, Any]], graph: Network):
         self.entries, self._graph = entries, graph
@@ -212,7 +212,8 @@ class _Grid:
 
 
 def _same_numbers(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> bool:
-    """Whether they are the same numbers in some order, perhaps with zeros between, as in files with other layouts."""
+    """Whether they are the same numbers in any order, possibly with zeros in between, as in files with other
+    layouts."""
     if np.array_equal(first, second):
         return True
     one, other = (np.ravel(side)[np.ravel(side) != 0] for side in (first, second))
@@ -235,7 +236,7 @@ def _alike(own: Floats, wanted: Floats, *, in_order: bool) -> bool:
 
 
 def _shown(numbers: Floats, others: Floats) -> str:
-    """The first that differs."""
+    """The first number that differs."""
     if numbers.size != others.size:
         return f"{numbers.size} numbers" if numbers.size > 1 else f"{numbers[0]:.9g}"
     at = int(np.argmax(numbers != others))

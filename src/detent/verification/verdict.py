@@ -1,4 +1,4 @@
-"""What verifying found: a line a person understands, a table, plain JSON."""
+"""The result of verification: a readable line, a table, plain JSON."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Speed:
-    """Milliseconds for one run, the same engine, one thread, in turns: of the fastest runs, and the medians."""
+    """Milliseconds per run on the same engine with one thread, alternating: of the fastest runs, and the medians."""
 
     int8_ms: float
     float_ms: float
@@ -96,7 +96,7 @@ class OnCpu:
 
 @dataclass(frozen=True)
 class Cause:
-    """Why something differs: what and where, for what reason, and what to do."""
+    """The cause of a difference: what and where, why, and what to do."""
 
     what: str
     why: str

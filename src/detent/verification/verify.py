@@ -1,4 +1,4 @@
-"""Simulation, twin and real engine side by side, end to end and operation by operation."""
+"""Compares simulation, twin and engine, end to end and operation by operation."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from detent.graph import PreparedModel
 from detent.ir import Package
 from detent.ir.torch_module import FloatGrids, TorchGraph
 from detent.progress import count_of, progress
+from detent.rewrites.dequantize_looked_up_rows import with_whole_tables
 from detent.targets.arithmetics import ARITHMETICS
 from detent.targets.base import Engine
 from detent.targets.base.latency import compare as compare_latency
@@ -63,9 +64,10 @@ def verify(
     name = arithmetic or _arithmetic_of(engine, package)
     computes = ARITHMETICS[name]()
     require_known(cpus, name)
-    wrong = list(disagreements(package.graph, package.manifest))
+    planned = with_whole_tables(package.graph)
+    wrong = list(disagreements(planned, package.manifest))
     if simulation is not None:
-        wrong += changed_parameters(package.graph, simulation.parameters())
+        wrong += changed_parameters(planned, simulation.parameters())
     beside = list(vendor_disagreements(package))
     try:
         verification = _Verification(package, simulation, engine, name, wrong, beside)
@@ -81,7 +83,7 @@ def verify(
 
 
 def _arithmetic_of(engine: str | None, package: Package) -> str:
-    """The backend's own, or that of another engine than the backend's own which is to run the file."""
+    """The backend's arithmetic, or that of another engine if the user names one."""
     own = str(package.manifest["arithmetic"])
     if engine is None or engine == package.manifest["engine"]:
         return own
@@ -107,7 +109,7 @@ def _not_run(
 
 
 class _FileDoesNotRunError(RunError):
-    """The model runs on these inputs, and the file does not."""
+    """The model runs on these inputs, but the file does not."""
 
 
 class _Verification:
@@ -207,7 +209,7 @@ class _Verification:
         return None
 
     def _some(self, inputs: Mapping[str, Array], most: int) -> dict[str, Array]:
-        """The first samples, where the network takes any number of them."""
+        """The first samples, if the network accepts any number of them."""
         free = [isinstance(port.shape[0], str) for port in self.package.graph.inputs.values() if port.shape]
         return {name: array[:most] for name, array in inputs.items()} if all(free) else dict(inputs)
 
@@ -215,7 +217,7 @@ class _Verification:
         return None if self.engine is None else f"{self.engine.name} {type(self.engine).version()}"
 
     def _run_file(self, batch: Batch, *, tensors: bool) -> dict[str, Array]:
-        """As `_compare`, of which a file that does not run is a fault of the file if the model runs."""
+        """Like `_compare`; if the model runs and the file does not, the file is at fault."""
         try:
             return self._compare(batch, tensors=tensors)
         except RunError as error:
@@ -273,7 +275,7 @@ class _Verification:
         return dict(zip(self.outputs, simulated.outputs, strict=True))
 
     def _float(self, batch: Batch) -> dict[str, Array]:
-        """The outputs without any rounding: of the model, or of the file with the weights that its codes stand for."""
+        """The outputs without any rounding: of the model, or of the file with dequantized weights."""
         if self.simulation is not None:
             return dict(zip(self.outputs, self.simulation.run_float(batch.arguments), strict=True))
         plain = TorchGraph(self.package.graph, FloatGrids()).eval()
@@ -284,11 +286,11 @@ class _Verification:
     def _compare_engine(
         self, batch: Batch, results: Mapping[str, Mapping[str, Array]], own: Mapping[str, Array], *, tensors: bool
     ) -> None:
-        """Each operation from the values the engine had before it, so that one flip does not spread. `own` is what
-        the twin has inside.
+        """Compares each operation starting from the engine's values, so that a single difference does not spread.
 
-        `tensors=False` spares this where all outputs are equal. Where one is not, only the operations can say whether
-        the claim explains it: from end to end, flips that are allowed spread, and hide those that are not.
+        `own` are the twin's intermediate tensors. `tensors=False` skips this if all outputs are equal. If one is not,
+        only the operations can tell whether the claim explains it: end to end, allowed differences spread and hide
+        others.
         """
         assert self.engine is not None
         twin, engine = (list(self._made(results[who])) for who in ("twin", "engine"))

@@ -29,7 +29,7 @@ def conv_norm(
 
 
 def divisible(channels: float, by: int = 8) -> int:
-    """The nearest multiple, or the next one where that would lose more than a tenth.
+    """The nearest multiple, or the next larger one if that would lose more than a tenth.
 
     >>> divisible(33), divisible(12)
     (32, 16)

@@ -1,4 +1,4 @@
-"""timm's names of tensors, translated into those of the networks here, which are torchvision's or the port's."""
+"""Translates timm's tensor names to those of the networks here, which are torchvision's or the port's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LITE_FORMS = {(True, 1e-3): "tf_efficientnet_lite0", (False, 1e-5): "efficientn
 
 
 def from_timm(model: nn.Module, names: Iterable[str]) -> dict[str, str]:
-    """timm's name to ours, for a network whose names differ; empty where these are not timm's names."""
+    """From timm's tensor names to ours, for networks whose names differ; empty if these are not timm's names."""
     given = list(names)
     match model:
         case MobileNetV2() if "conv_stem.weight" in given:
@@ -32,7 +32,8 @@ def from_timm(model: nn.Module, names: Iterable[str]) -> dict[str, str]:
 
 
 def refuse_another_form(model: nn.Module) -> None:
-    """Refuse timm's weights for a network that computes like none of timm's: they would load, and answer wrongly."""
+    """Refuse timm's weights for a network that computes differently from timm's: they would load and give wrong
+    results."""
     if isinstance(model, EfficientNetLite) and (model.tf_padding, model.norm_eps) not in _LITE_FORMS:
         forms = [f"{_form(*form)} for {name}" for form, name in _LITE_FORMS.items()]
         raise DataError(
@@ -47,7 +48,7 @@ def _form(tf_padding: bool, norm_eps: float) -> str:
 
 
 def _numbered(names: list[str], first: int) -> dict[str, int]:
-    """timm counts blocks within stages; ours are one row."""
+    """timm counts blocks within stages; here they are numbered consecutively."""
     blocks = {m[0]: (int(m[1]), int(m[2])) for name in names if (m := re.match(r"blocks\.(\d+)\.(\d+)", name))}
     return {block: first + place for place, block in enumerate(sorted(blocks, key=blocks.__getitem__))}
 

@@ -48,7 +48,11 @@ def scale(model):
     return float(found.qparams().scale)
 
 
-@pytest.mark.parametrize("recipe", ["ptq", Recipe.from_dict(ONLY_RANGES)], ids=["ptq", "alone"])
+TRAINED = ["lsq", "lsq_plus", "pact", "dorefa", "dsq", "qil"]
+"""Recipes that start their training there."""
+
+
+@pytest.mark.parametrize("recipe", ["ptq", *TRAINED, Recipe.from_dict(ONLY_RANGES)], ids=["ptq", *TRAINED, "alone"])
 def test_what_one_sample_alone_reaches_is_clipped(recipe):
     model = calibrated(Identity(saturates=True), samples(), recipe)
     assert scale(model) == pytest.approx((99 * 1 + 100) / 100 / 127)
@@ -86,7 +90,7 @@ def test_calibrating_again_chooses_again():
 def test_a_recipe_that_does_not_ask_keeps_the_whole_range():
     model = calibrated(Identity(saturates=True), samples(), Recipe.from_dict({"name": "plain"}))
     assert scale(model) == pytest.approx(100 / 127)
-    assert [name for name, entry in BUILTIN.items() if entry.recipe.calibration.choose_ranges] == ["ptq"]
+    assert [name for name, entry in BUILTIN.items() if entry.recipe.calibration.choose_ranges] == ["ptq", *TRAINED]
 
 
 @pytest.mark.parametrize(

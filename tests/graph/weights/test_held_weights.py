@@ -312,7 +312,7 @@ def test_two_forward_modes_share_the_module():
 
 
 def test_a_computed_weight_stays_float():
-    model = nn.Sequential(Held(lambda n, x: F.conv2d(x, n.w * 2), w=(4, 4, 1, 1)), nn.Conv2d(4, 2, 1))
+    model = nn.Sequential(Held(lambda n, x: F.conv2d(x, n.w * x.mean()), w=(4, 4, 1, 1)), nn.Conv2d(4, 2, 1))
     prepared = prepared_of(model, torch.randn(IMAGE))
     reasons = [entry.reason for entry in prepared.plan if isinstance(entry, FloatTensor)]
     assert "the weight of conv2d is in no module" in reasons

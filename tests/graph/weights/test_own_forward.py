@@ -79,6 +79,49 @@ class Scaled(nn.Conv2d):
         return F.conv2d(x, weight.reshape_as(self.weight), self.bias, self.stride, self.padding)
 
 
+class ScaledBehindPadding(Scaled):
+    """As NFNets have it that were trained with TensorFlow's padding: it is the layer that pads."""
+
+    def forward(self, x):
+        return super().forward(F.pad(x, (0, x.shape[-1] % 2, 0, 1)))
+
+
+class Equalized(nn.Module):
+    """A learning rate that is the same for all layers (StyleGAN), and a weight that is a view."""
+
+    def __init__(self):
+        super().__init__()
+        self.flat, self.scale = nn.Parameter(torch.randn(48)), nn.Parameter(torch.tensor(0.2))
+        self.rows, self.head = nn.Parameter(torch.randn(6, 8)), nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = F.linear(x, (self.flat * self.scale).view(6, 8)) + F.linear(x, self.rows * x.mean())
+        return self.head(x)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_what_is_computed_beside_the_weight_stays(backend, tmp_path):
+    model = net(ScaledBehindPadding)
+    prepared = detent.prepare(model, (X,), backend=backend)
+    assert "0.weight.weight" in {entry.tensor for entry in prepared.plan.quantized}
+    detent.calibrate(prepared, [(X,)])
+    wanted = model(X)
+    assert (prepared.eval()(X) - wanted).abs().max() < 0.03 * wanted.abs().max()
+    assert detent.deploy(prepared, tmp_path / "out").verify([(X,)], latency=False).holds
+    with pytest.raises(RuntimeError, match=r"0\.(gain|weight_is_computed)"):
+        prepared.load_state_dict(net(ScaledBehindPadding).state_dict())
+
+
+def test_a_function_of_parameters_is_a_weight_and_one_of_the_input_is_not():
+    model = Equalized().eval()
+    prepared = detent.prepare(model, (X,), backend="onnxruntime")
+    weights = {entry.tensor for entry in prepared.plan.quantized if entry.role == "weight"}
+    assert weights == {"flat.weight", "head.weight"}
+    detent.calibrate(prepared, [(X,)])
+    wanted = model(X)
+    assert (prepared(X) - wanted).abs().max() < 0.03 * wanted.abs().max()
+
+
 class Gated(nn.Conv2d):
     def forward(self, x):
         return F.conv2d(x, self.weight * x.mean(), self.bias)

@@ -10,8 +10,8 @@ import torch
 
 from detent.errors import DeployError
 from detent.ir import Encoding, Network, Op, Operand, Output, Port, read_qdq
-from detent.ir.torch_functions import CONV_BY_PLANES
 from detent.ir.torch_module import FloatGrids, TorchGraph, with_linear_layers
+from detent.targets.executorch.functions import CONV_BY_PLANES, OWN_FUNCTIONS
 from detent.targets.executorch.graph import with_planes
 from detent.targets.executorch.grids import DecomposedGrids
 from detent.targets.formats import find_format
@@ -99,7 +99,7 @@ def test_a_convolution_of_volumes_becomes_ones_of_planes(pads: list[int], groups
     planes = with_planes(graph)
     assert [op.type for op in planes.ops] == [CONV_BY_PLANES]
     x = torch.from_numpy(rng.normal(size=port.shape).astype(np.float32))
-    (found,), (expected,) = (TorchGraph(each, FloatGrids())(x) for each in (planes, graph))
+    (found,), (expected,) = (TorchGraph(each, FloatGrids(), OWN_FUNCTIONS)(x) for each in (planes, graph))
     # Sums of 72 products in another order.
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
 

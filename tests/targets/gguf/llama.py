@@ -1,4 +1,4 @@
-"""A network of the Llama family with the names and the config of transformers, without that package."""
+"""Llama, Qwen2 and Qwen3 with the names and the config of transformers, without that package."""
 
 import torch
 import torch.nn.functional as F
@@ -23,11 +23,15 @@ class Config:
 
 
 class Attention(nn.Module):
-    def __init__(self, width: int, heads: int, kv_heads: int):
+    def __init__(self, width: int, heads: int, kv_heads: int, family: str):
         super().__init__()
         self.heads, self.kv_heads, self.size = heads, kv_heads, width // heads
-        self.q_proj, self.o_proj = (nn.Linear(width, width, bias=False) for _ in range(2))
-        self.k_proj, self.v_proj = (nn.Linear(width, kv_heads * self.size, bias=False) for _ in range(2))
+        biased = family == "qwen2"
+        self.q_proj, self.o_proj = nn.Linear(width, width, bias=biased), nn.Linear(width, width, bias=False)
+        self.k_proj, self.v_proj = (nn.Linear(width, kv_heads * self.size, bias=biased) for _ in range(2))
+        self.q_norm, self.k_norm = nn.Identity(), nn.Identity()
+        if family == "qwen3":
+            self.q_norm, self.k_norm = (nn.RMSNorm(self.size, 1e-5) for _ in range(2))
         angle = torch.outer(torch.arange(LENGTH), 10000.0 ** (-torch.arange(0, self.size, 2) / self.size))
         self.register_buffer("cos", torch.cat([angle, angle], -1).cos())
         self.register_buffer("sin", torch.cat([angle, angle], -1).sin())
@@ -41,8 +45,9 @@ class Attention(nn.Module):
         def split(y: Tensor, heads: int) -> Tensor:
             return y.reshape(-1, LENGTH, heads, self.size).transpose(1, 2)
 
-        q = self._turned(split(self.q_proj(x), self.heads))
-        k = self._turned(split(self.k_proj(x), self.kv_heads)).repeat_interleave(self.heads // self.kv_heads, 1)
+        q = self._turned(self.q_norm(split(self.q_proj(x), self.heads)))
+        k = self._turned(self.k_norm(split(self.k_proj(x), self.kv_heads)))
+        k = k.repeat_interleave(self.heads // self.kv_heads, 1)
         v = split(self.v_proj(x), self.kv_heads).repeat_interleave(self.heads // self.kv_heads, 1)
         weights = torch.softmax(q @ k.transpose(2, 3) * self.size**-0.5 + self.mask, -1)
         return self.o_proj((weights @ v).transpose(1, 2).reshape(-1, LENGTH, self.heads * self.size))
@@ -63,7 +68,8 @@ class Layer(nn.Module):
         super().__init__()
         said = config.said
         self.input_layernorm, self.post_attention_layernorm = (nn.RMSNorm(said["hidden_size"], 1e-5) for _ in range(2))
-        self.self_attn = Attention(said["hidden_size"], said["num_attention_heads"], said["num_key_value_heads"])
+        heads = (said["num_attention_heads"], said["num_key_value_heads"])
+        self.self_attn = Attention(said["hidden_size"], *heads, said["model_type"])
         self.mlp = Mlp(said["hidden_size"], said["intermediate_size"])
 
     def forward(self, x: Tensor) -> Tensor:

@@ -55,6 +55,20 @@ def test_engine_and_twin_agree(tmp_path, recipe):
 
 
 @pytest.mark.gguf
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_families_with_biases_and_with_norms_of_heads(tmp_path, family):
+    """Their rotary positions turn the halves of a head, as transformers does."""
+    pytest.importorskip("xllamacpp", reason="needs the extra `gguf`")
+    artifact = deployed(tmp_path / "out", "q8_0", model_type=family)
+    verdict = artifact.verify([TOKENS], latency=False)
+    assert verdict.holds, str(verdict)
+    compared = {found.tensor.removesuffix(".matmul") for found in verdict.tensors if found.what == "twin vs engine"}
+    products = {placed["op"].removesuffix("/MatMul") for placed in verdict.placements if placed["ran_as"] == "integer"}
+    assert len(products) == 8
+    assert products - compared == {"layers_0_self_attn_o_proj"}  # llama.cpp gives its output no name
+
+
+@pytest.mark.gguf
 def test_a_wrong_twin_is_found(tmp_path):
     """Activations that are not rounded: the difference is one of eight bits, far above the bound."""
     pytest.importorskip("xllamacpp", reason="needs the extra `gguf`")

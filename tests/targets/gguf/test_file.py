@@ -1,5 +1,7 @@
 """GGUF files: blocks against llama.cpp's own Python reader, the container, the mixes, and what is refused."""
 
+import struct
+
 import numpy as np
 import pytest
 import torch
@@ -79,6 +81,24 @@ def test_a_tensor_without_numbers_is_refused():
     content = write(Container({}, {"w": Held((0, 32), 8, b""), "v": Held((1,), 0, bytes(4))}))
     with pytest.raises(ArtifactError, match="w has a dimension of 0"):
         read(content, SIZES)
+
+
+def test_tensors_that_share_their_bytes_are_refused():
+    """A small file would be read as many times its size."""
+    head = [b"GGUF", struct.pack("<IQQ", 3, 2, 0)]
+    for name in (b"v", b"w"):
+        head.append(struct.pack("<Q", 1) + name + struct.pack("<IQIQ", 1, 64, 0, 0))
+    content = b"".join(head)
+    content += bytes(-len(content) % 32) + bytes(256)
+    with pytest.raises(ArtifactError, match="lie over one another"):
+        read(content, SIZES)
+
+
+@pytest.mark.parametrize("value", [2**40, -1, 1e300, "\ud800", [2**40], ["\ud800"], [{}]], ids=ascii)
+def test_a_value_that_a_file_cannot_hold_is_refused(value):
+    """Of a config.json or a tokenizer that comes from anywhere."""
+    with pytest.raises(DeployError, match="it cannot hold a key: "):
+        write(Container({"a key": value}))
 
 
 def test_rows_of_heads_are_put_side_by_side():
@@ -167,6 +187,12 @@ def test_a_head_that_is_the_table_is_written_once(tmp_path):
 def test_what_cannot_be_said_is_refused(changes, found):
     with pytest.raises(DeployError, match=found):
         values_of(Config(**changes).to_dict(), words=8)
+
+
+@pytest.mark.parametrize("changes", [{"rms_norm_eps": None}, {"rope_parameters": [1]}], ids=str)
+def test_a_config_that_says_nonsense_is_refused(changes, tmp_path):
+    with pytest.raises(DeployError, match="Error: "):
+        deployed(tmp_path / "out", "q8_0", **changes)
 
 
 def test_a_model_without_a_config_is_refused(tmp_path):

@@ -22,6 +22,7 @@ LLAMA3 = (
 )
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
 SPLIT = {"type": "Split", "pattern": {"Regex": LLAMA3}, "behavior": "Isolated", "invert": False}
+QWEN2 = {**SPLIT, "pattern": {"Regex": LLAMA3.replace("{1,3}", "")}}
 BOS = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}],
        "special_tokens": {"<s>": {"ids": [1]}}}  # fmt: skip
 REPLACE = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
@@ -65,7 +66,8 @@ def test_pieces_with_scores():
     ("whole", "split"),
     [
         (of_bytes(SPLIT, BYTE_LEVEL, ignore_merges=True), "llama-bpe"),
-        (of_bytes({**SPLIT, "pattern": {"Regex": LLAMA3.replace("{1,3}", "")}}, BYTE_LEVEL), "qwen2"),
+        (of_bytes(QWEN2, BYTE_LEVEL), "qwen2"),
+        ({**of_bytes(QWEN2, BYTE_LEVEL), "normalizer": {"type": "NFC"}}, "qwen2"),
         (of_bytes({**BYTE_LEVEL, "use_regex": True}), "gpt-2"),
         (of_bytes({"type": "Digits", "individual_digits": True}, {**BYTE_LEVEL, "use_regex": True}), "smollm"),
     ],
@@ -95,6 +97,8 @@ UNORDERED["model"] = {**UNORDERED["model"], "merges": [["a", "b"], [MARK, "a"], 
         (spoken(normalizer={"type": "Lowercase"}), "changes a text by Lowercase"),
         (spoken(normalizer=None), "does not mark spaces"),
         (spoken(post_processor={"type": "BertProcessing"}), "around a text by BertProcessing"),
+        (spoken(post_processor={**BOS, "special_tokens": {"<s>": {"ids": [2**40]}}}), "which is no token"),
+        (spoken(post_processor={**BOS, "special_tokens": {"<s>": {"ids": ["<s>"]}}}), "which is no token"),
         ([], "tokenizer.json is not JSON of a tokenizer"),
     ],
 )
@@ -109,6 +113,11 @@ def test_others_are_refused(whole, reason):
 def test_a_damaged_file_is_no_tokenizer(damaged):
     with pytest.raises(NoTokenizer):
         values(spoken(**damaged))
+
+
+def test_a_template_that_is_no_text_is_refused():
+    with pytest.raises(NoTokenizer, match=r"chat_template\.jinja is not text"):
+        values(spoken(), **{"chat_template.jinja": b"\xff{{"})
 
 
 def test_more_tokens_than_the_model_has_are_refused():

@@ -1,7 +1,7 @@
 """Without VNNI pairs of u8 x s8 products saturate: against a plain loop over pairs, in numpy.
 
-Against the engine itself, on whichever CPU there is: `test_onnxruntime.py` and `test_onnxruntime_shapes.py`; as it was
-on a CPU without VNNI: `test_recorded_cpus.py`.
+Against the engine itself, on whichever CPU there is: `test_engine.py` and `test_shapes.py`; as it was on a CPU without
+VNNI: `tests/twin/test_golden_cpus.py`.
 """
 
 from __future__ import annotations

@@ -165,3 +165,19 @@ def test_the_tables_go_on_as_the_network_begins(config):
 def test_other_tables_are_refused(config):
     with pytest.raises(NotADecoder, match=r"rotary positions are not what config\.json says"):
         tables(config, *table_of(100.0), 9)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"rope_parameters": 7}, {"rope_theta": "x"}, {"rope_theta": 10**400}, {"rope_theta": 0.0},
+     {"rope_theta": 1.0, "rope_parameters": {"rope_type": "linear"}}],
+    ids=lambda config: str(config)[:40],
+)  # fmt: skip
+def test_a_config_that_says_nonsense_of_positions_is_refused(config):
+    with pytest.raises(NotADecoder, match=r"of config\.json cannot be read|are not what config\.json says"):
+        tables(config, *table_of(100.0), 9)
+
+
+def test_positions_of_more_words_than_fit_a_file_are_refused():
+    with pytest.raises(NotADecoder, match=r"1,000,000,000,000 words, whose positions take more than 1,024 MB"):
+        tables({"rope_theta": 100.0}, *table_of(100.0), 10**12)

@@ -12,7 +12,7 @@ import detent
 from detent.ir import Encoding, Operand, read_qdq
 from detent.recipes import Recipe
 from detent.targets.openvino.arithmetic.openvino import OpenVino
-from detent.targets.openvino.arithmetic.ranges import carry
+from detent.targets.openvino.arithmetic.ranges import propagate_grids
 from detent.targets.openvino.engine import OpenVino as Engine
 from detent.twin import Twin
 from tests.models import MODELS
@@ -387,8 +387,8 @@ def test_a_grid_is_carried_over_what_only_moves_values():
         [conv] y = Conv (p, wd)
     }
     """
-    graph, carried = carry(read_qdq(parser.parse_model(text)))
-    assert carried == {"p"}
+    graph, propagated = propagate_grids(read_qdq(parser.parse_model(text)))
+    assert propagated == {"p"}
     assert graph.ops[1].inputs[0] == Operand("p", Encoding(np.float32(0.5), np.int64(3), "uint8"))
     assert [step.ran_as for step in OpenVino().lower(graph)] == ["moved", "integer"]
 

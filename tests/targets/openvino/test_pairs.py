@@ -18,9 +18,9 @@ import torch
 
 from detent.cpus import CPUS
 from detent.ir import Encoding, Op, Operand
-from detent.targets.openvino.arithmetic.cpu import lessened
+from detent.targets.openvino.arithmetic.cpu import limited_by_environment
 from detent.targets.openvino.arithmetic.openvino import OpenVino
-from detent.targets.openvino.arithmetic.pairs import paired
+from detent.targets.openvino.arithmetic.pairs import saturated_in_pairs
 from detent.twin import Twin
 from detent.twin.accumulate import Accumulator
 from tests.targets.openvino.proof import STYLES, UINT8
@@ -47,7 +47,7 @@ def _sums(weights: Any, total: Callable[[torch.Tensor], torch.Tensor]) -> Accumu
 )
 def test_columns_0_and_1_are_neighbors_and_1_and_2_are_not(weights: list[int], expected: int) -> None:
     row = torch.tensor(weights, dtype=torch.float32)
-    sums = paired(_sums([weights], lambda x: (x @ row).unsqueeze(-1)), Op("MatMul", "m", (), ("y",)))
+    sums = saturated_in_pairs(_sums([weights], lambda x: (x @ row).unsqueeze(-1)), Op("MatMul", "m", (), ("y",)))
     assert sums(torch.full((1, 3), 255.0)).tolist() == [[expected]]
 
 
@@ -56,7 +56,9 @@ def test_places_of_a_window_are_neighbors_in_odd_groups_only(groups: int, expect
     """One channel in a group that gives two is multiplied as a matrix; a convolution without groups pads channels."""
     weights = torch.full((2 * groups, 1, 4), 127.0)
     op = Op("Conv", "c", (), ("y",), {"group": groups})
-    sums = paired(_sums(weights.numpy(), lambda x: torch.nn.functional.conv1d(x, weights, groups=groups)), op)
+    sums = saturated_in_pairs(
+        _sums(weights.numpy(), lambda x: torch.nn.functional.conv1d(x, weights, groups=groups)), op
+    )
     assert sums(torch.full((1, groups, 4), 255.0)).unique().tolist() == [expected]
 
 
@@ -185,5 +187,5 @@ def test_equal_where_pairs_saturate_on_a_cpu_with_vnni() -> None:
     ],
 )
 def test_the_environment_lessens_a_cpu(cpu: str, bound: str, expected: str) -> None:
-    assert lessened(CPUS[cpu], {"ONEDNN_MAX_CPU_ISA": bound}).name == expected
-    assert lessened(CPUS[cpu], {}).name == cpu
+    assert limited_by_environment(CPUS[cpu], {"ONEDNN_MAX_CPU_ISA": bound}).name == expected
+    assert limited_by_environment(CPUS[cpu], {}).name == cpu

@@ -1,3 +1,3 @@
-"""What improves parameters while calibrating: asked for by `calibration` of a recipe, not by `algorithms`."""
+"""Improvements made during calibration, requested by `calibration` in a recipe and not by `algorithms`."""
 
 __all__: list[str] = []

@@ -28,7 +28,7 @@ _NOTE = "addends with the step of their sum: "
 
 
 def align_addends(prepared: PreparedModel) -> list[str]:
-    """Coarsen tensors that would be rounded twice; returns their names, which the Plan lists in a note."""
+    """Coarsen the tensors that would be rounded twice; return their names, which the Plan lists in a note."""
     changed: list[str] = []
     for region in regions_of(prepared).values():
         modules = modules_of(region)
@@ -53,7 +53,7 @@ def _uses(region: Region, modules: Mapping[str, nn.Module]) -> Counter[nn.Module
 def _finer(
     node: fx.Node, modules: Mapping[str, nn.Module], uses: Mapping[nn.Module, int]
 ) -> tuple[Quantizer | None, Quantizer | None]:
-    """The one addend of a sum that is finer than the sum, and the quantizer of the sum; else nothing."""
+    """The one addend that is finer than the sum, and the quantizer of the sum; None if there is no such addend."""
     kind = kind_of(node, modules)
     total = _quantizer_behind(node, modules) if kind is not None and kind.name in _SUMS else None
     if total is None:
@@ -72,7 +72,7 @@ def _sources(node: fx.Node, quantizer: Quantizer, modules: Mapping[str, nn.Modul
 
 
 def _quantizer_behind(node: fx.Node, modules: Mapping[str, nn.Module]) -> Quantizer | None:
-    """What quantizes a sum, with nothing but an activation on the way."""
+    """The quantizer of a sum, with at most an activation function in between."""
     while len(node.users) == 1:
         node = next(iter(node.users))
         found = _nested(node, modules)
@@ -85,7 +85,7 @@ def _quantizer_behind(node: fx.Node, modules: Mapping[str, nn.Module]) -> Quanti
 
 
 def _nested(node: fx.Node, modules: Mapping[str, nn.Module]) -> Quantizer | None:
-    """The quantizer that a node is, if its grid holds every coarser one: symmetric, with a power of two as its step."""
+    """The quantizer of a node, if its grid contains every coarser one: symmetric with a power-of-two scale."""
     part = called_module(node, modules)
     if not isinstance(part, Quantizer):
         return None

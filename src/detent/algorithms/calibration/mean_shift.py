@@ -31,7 +31,7 @@ _NOTE = "biases corrected for the mean errors of weights: "
 
 
 class InputMeans:
-    """The mean of each input channel of a layer, over all that it is called with, on any rank."""
+    """The mean of each input channel of a layer over all calls, on all ranks."""
 
     def __init__(self, layer: Layer):
         self.layer, self._axes = layer, layer.weight.ndim - 2
@@ -52,7 +52,7 @@ class InputMeans:
         self._count += x.numel() // x.shape[channels]
 
     def mean(self) -> Tensor | None:
-        """Every rank must ask; None if none has called the layer."""
+        """A collective operation: every rank must call it. None if the layer was never called."""
         count = self._total.new_tensor([self._count])
         total = over_ranks(torch.cat([self._total, count]), "sum")
         return (total[:-1] / total[-1]).float() if total[-1] else None
@@ -64,8 +64,8 @@ def _groups(layer: Layer) -> int:
 
 @contextmanager
 def observing_input_means(prepared: PreparedModel) -> Iterator[list[InputMeans]]:
-    """Inside the block the inputs of layers that can be corrected are observed. Earlier corrections are taken back,
-    unless an error ends the block."""
+    """Inside the block, the inputs of layers that can be corrected are observed. Earlier corrections are undone, unless
+    the block ends with an error."""
     earlier, originals, kept = dict(prepared.corrected), Originals(prepared), Snapshot(prepared.corrected)
     restore_corrected(prepared)
     layers = {layer.module: layer for layer in all_layers(prepared) if _bias(layer) is not None}
@@ -88,8 +88,8 @@ def observing_input_means(prepared: PreparedModel) -> Iterator[list[InputMeans]]
 def correct_mean_shift(
     prepared: PreparedModel, found: list[InputMeans], floats: Mapping[Tensor, Tensor] | None = None
 ) -> list[str]:
-    """Correct the biases of a calibrated model; the names of the layers, whose number the Plan has in a note. `floats`
-    are the weights that lie on their grids already, as they were before."""
+    """Correct the biases of a calibrated model; return the names of the layers, whose number the Plan gives in a note.
+    `floats` holds the original values of weights that are already on their grids."""
     corrected: list[str] = []
     for means in found:
         layer, mean, bias = means.layer, means.mean(), _bias(means.layer)
@@ -113,7 +113,7 @@ def correct_mean_shift(
 
 
 def _bias(layer: Layer) -> Tensor | None:
-    """The bias of the layer, or that of the batch norm which is folded into it; None if it cannot be corrected."""
+    """The bias of the layer, or of the batch norm folded into it; None if it cannot be corrected."""
     if layer.quantizer is None or layer.kind == "conv_transpose":
         return None
     bias: Tensor | None = layer.bias_parameter if layer.folded is None else layer.folded.bias

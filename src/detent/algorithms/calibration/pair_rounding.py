@@ -1,10 +1,10 @@
-"""Rounding in pairs as a part of calibrating: the codes of a weight make up for its wider steps.
+"""Rounding in pairs during calibration: the choice of codes compensates for wider steps.
 
-Where engines add products in pairs, steps are wider than 8 bits need (`numerics.Pairs`). The codes of such a weight are
-chosen by GPTQ (`gptq`), column by column, within the limit of their pairs. Inputs are sampled in the float run that
-measures ranges, so no batch is run again. The bias takes the mean of what is left (`mean_shift`), so that only the
-inputs' covariance counts where there is one. A weight is rounded to nearest as before if that is better on the samples
-that were kept aside.
+Engines that add products in pairs need steps wider than 8 bits would (`numerics.Pairs`). GPTQ (`gptq`) chooses the
+codes of such a weight column by column, within the limit of their pairs. Inputs are sampled in the float run that
+measures ranges, so no batch is run again. The mean of the remaining error goes into the bias (`mean_shift`), so only
+the covariance of the inputs counts where there is a bias. A weight is rounded to nearest, as before, if that is better
+on held-back samples.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _MOST_COLUMNS = 1152  # a 3x3 convolution of 128 channels: work grows with the c
 
 
 class PairInputs:
-    """The sums and second moments of the inputs of a layer at some places of the first samples, those that judge and
-    the others apart: (2, groups, inputs of one output, ...)."""
+    """Sums and second moments of a layer's inputs at some positions of the first samples, separately for samples to
+    learn from and to judge by: (2, groups, inputs of one output, ...)."""
 
     def __init__(self, layer: Layer):
         self.layer = layer
@@ -48,7 +48,7 @@ class PairInputs:
         self._seen = 0
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any], made: Tensor) -> None:
-        """A forward hook of the layer, which has taken the input by then."""
+        """A forward hook of the layer, called after it has used its input."""
         del module, made
         x: Tensor = (args[0] if args else named["input"]).detach()
         alone = 1 if self.layer.kind == "linear" else self.layer.weight.ndim - 1
@@ -67,7 +67,7 @@ class PairInputs:
         self._seen += len(samples)
 
     def _columns(self, samples: Tensor) -> Tensor:
-        """At places that are drawn for each sample anew, whatever batch it comes in."""
+        """Columns at random positions, drawn per sample independently of the batch it is in."""
         op, kind = self.layer.op, self.layer.kind
         outputs = outputs_of_a_sample(samples, op, kind)
         drawn = torch.rand(_SAMPLES, _PLACES, generator=torch.Generator().manual_seed(0))
@@ -75,7 +75,8 @@ class PairInputs:
         return columns_at(samples, op, kind, places.to(samples.device))
 
     def moments(self, *, centered: bool) -> Tensor | None:
-        """Every rank must ask: the mean second moments, or covariances, of the others and of those that judge."""
+        """A collective operation: every rank must call it. Mean second moments, or covariances, of the samples to learn
+        from and of those to judge by."""
         gram, total, count = (over_ranks(part, "sum") for part in (self._gram, self._total, self._count))
         if not count.all():
             return None
@@ -85,7 +86,7 @@ class PairInputs:
 
 @contextmanager
 def observing_pair_inputs(prepared: PreparedModel) -> Iterator[list[PairInputs]]:
-    """Inside the block the inputs of layers are observed whose codes can be chosen and are bounded in pairs."""
+    """Inside the block, the inputs of layers whose codes are limited in pairs, and can be chosen, are observed."""
     layers = {layer.module: layer for layer in all_layers(prepared) if _can_be_rounded(layer)}
     shared = Counter(layer.weight_parameter for layer in layers.values())
     found = [PairInputs(layer) for layer in layers.values() if shared[layer.weight_parameter] == 1]
@@ -108,8 +109,8 @@ def _can_be_rounded(layer: Layer) -> bool:
 def round_pairs(
     prepared: PreparedModel, found: list[PairInputs], corrected: Collection[nn.Module]
 ) -> dict[Tensor, Tensor]:
-    """Put the weights of a calibrated model whose steps became wider on their grids; what each was before. Biases of
-    the layers `corrected` will take the mean of what is left."""
+    """Replace the weights whose steps became wider by values on their grids; return the original values. The mean of
+    the remaining error will go into the biases of the layers `corrected`."""
     floats: dict[Tensor, Tensor] = {}
     for inputs in found:
         layer = inputs.layer

@@ -31,7 +31,7 @@ _CLEAR_GAIN = 0.8  # of the noise, 1 dB: what a choice by a few samples must be 
 
 
 class SampleRange:
-    """The mean, over samples, of the least and the greatest value of a tensor. Samples lie along the first axis."""
+    """The minimum and maximum of a tensor, averaged over samples. Samples lie along the first axis."""
 
     def __init__(self, quantizer: Quantizer):
         self.quantizer = quantizer
@@ -49,16 +49,16 @@ class SampleRange:
         self._total = self._total.to(x.device) + samples.sum(1)
 
     def qparams(self) -> QParams | None:
-        """Over all ranks; None if no sample was seen."""
+        """Over all ranks; None if there was no sample."""
         low, high, count = over_ranks(self._total.to(_device(self.quantizer)), "sum")
         if count == 0:
             return None
-        return choose_qparams((low / count).float(), (high / count).float(), self.quantizer.scheme)
+        return choose_qparams((low / count).float(), (high / count).float(), self.quantizer.start_scheme)
 
 
 @contextmanager
 def observing_sample_ranges(prepared: PreparedModel) -> Iterator[list[SampleRange]]:
-    """Inside the block, the samples of activations are observed whose range is all that was seen."""
+    """Inside the block, per-sample ranges of activations that use their whole range are observed."""
     found = [SampleRange(quantizer) for quantizer in quantizers_of(prepared) if _has_whole_range(quantizer)]
     handles = [each.quantizer.register_forward_pre_hook(each) for each in found]
     try:
@@ -69,9 +69,9 @@ def observing_sample_ranges(prepared: PreparedModel) -> Iterator[list[SampleRang
 
 
 def choose_ranges(prepared: PreparedModel, found: Sequence[SampleRange], batches: Sequence[Any]) -> bool:
-    """Clip every activation at its mean range if the outputs on `batches` are clearly nearer to the float ones so.
+    """Clip every activation to its mean range if that brings the outputs on `batches` clearly nearer to the float ones.
 
-    A note of the Plan says so. In a distributed job every rank gives its own batches.
+    A note of the Plan says so. In a distributed job, every rank passes its own batches.
     """
     clipped = {each.quantizer: qparams for each in found if (qparams := each.qparams()) is not None}
     whole = Snapshot([tensor for quantizer in clipped for tensor in quantizer.state_dict(keep_vars=True).values()])
@@ -98,8 +98,8 @@ def _is_wide(quantizer: Quantizer, mean: QParams) -> bool:
 
 
 def _has_whole_range(quantizer: Quantizer) -> bool:
-    """Whether one float scale is measured from the least to the greatest value. In a channel, or in steps of powers of
-    two, there is too little to clip."""
+    """Whether the quantizer has one float scale measured from the minimum to the maximum. With a scale per channel, or
+    power-of-two scales, clipping gains too little."""
     scheme = quantizer.scheme
     measured = quantizer.role == "activation" and quantizer.observer[0] == "minmax"
     return measured and isinstance(scheme.granularity, PerTensor) and scheme.scale == "float"

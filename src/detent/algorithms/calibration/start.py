@@ -1,7 +1,7 @@
-"""Where trained ranges start: what is nearest tensor by tensor need not be nearest at the outputs.
+"""Initial ranges for training: the best choice per tensor need not be the best at the outputs.
 
-Clipping shifts the mean of a tensor, and a network that averages over an image is left with the shift alone, where
-noise without a shift would average out. So the outputs decide, for weights and for activations.
+Clipping shifts the mean of a tensor, and a network that averages over an image keeps that shift, while noise without a
+shift averages out. So the outputs decide, separately for weights and activations.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ JUDGING_ROWS = 32
 
 
 def choose_start(prepared: PreparedModel, batches: Sequence[Any]) -> None:
-    """Set the quantizers that have `starts` to those whose outputs on `batches` are nearest to the float ones.
+    """Initialize the quantizers that have `starts` with the one whose outputs on `batches` are nearest to the float
+    ones.
 
-    All weights take the same of them, and all activations. In a distributed job every rank gives its own batches.
+    All weights use the same start, and all activations. In a distributed job, every rank passes its own batches.
     """
     open_ones = [quantizer for quantizer in quantizers_of(prepared) if quantizer.starts]
     if not open_ones:

@@ -1,3 +1,4 @@
-"""What algorithms share: walking through layers and blocks, the float model beside, measuring, undoing, reporting."""
+"""Shared by the algorithms: walking through layers and blocks next to the float model, measuring, undoing,
+reporting."""
 
 __all__: list[str] = []

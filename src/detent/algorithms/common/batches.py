@@ -1,4 +1,4 @@
-"""Calibration data: how it is handed to a model, and what part of it is held back."""
+"""Calibration data: how a batch is passed to a model, and which part is held back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HELD_BACK = 4  # the last quarter
 
 
 def as_list(batches: Iterable[Any]) -> list[Any]:
-    """The batches, which are run more than once; at least one."""
+    """The batches as a list, because they are run more than once; at least one."""
     found = list(batches)
     if not found:
         raise TensorError("an algorithm without batches", "no batch was given", "give it calibration data")
@@ -26,9 +26,10 @@ def as_list(batches: Iterable[Any]) -> list[Any]:
 
 
 def held_back(batches: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """What to learn from and what to judge by: the last quarter of the batches, or of the rows of a single one.
+    """The data to learn from, and the data to judge by: the last quarter of the batches, or of the rows of a single
+    batch.
 
-    A single batch that cannot be split, of one row or of tensors that do not agree, is used for both.
+    A single batch that cannot be split, because it has one row or tensors of different lengths, is used for both.
     """
     if len(batches) > 1:
         kept = max(1, len(batches) // _HELD_BACK)
@@ -41,7 +42,7 @@ def held_back(batches: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def few(batches: Sequence[Any], rows: int) -> list[Any]:
-    """The first batches, as many as have so many rows together; at least one. Batches without rows count as one."""
+    """The first batches that have `rows` rows together; at least one. Batches without rows count as one."""
     found: list[Any] = []
     for batch in batches:
         if found and rows <= 0:
@@ -52,8 +53,8 @@ def few(batches: Sequence[Any], rows: int) -> list[Any]:
 
 
 def run(model: nn.Module, batch: Any) -> Any:
-    """A model on one batch: a tensor, a tuple of inputs (labels behind those of a prepared one are ignored), a dict, or
-    the `Inputs` of a call."""
+    """Run a model on one batch: a tensor, a tuple of inputs (labels after them are ignored if the model is a prepared
+    one), a dict, or the `Inputs` of a call."""
     if isinstance(model, PreparedModel):
         batch = call_of(model, batch)
     if isinstance(batch, Inputs):
@@ -64,12 +65,12 @@ def run(model: nn.Module, batch: Any) -> Any:
 
 
 def outputs_of(model: nn.Module, batches: Iterable[Any]) -> list[list[Tensor]]:
-    """For each batch, the tensors of real numbers that come out."""
+    """The floating-point output tensors for each batch."""
     return [list(_real(run(model, batch))) for batch in batches]
 
 
 def noise_of(wanted: Sequence[Sequence[Tensor]], got: Sequence[Sequence[Tensor]], device: torch.device) -> float:
-    """The squared error of what `outputs_of` gave, over all ranks; infinite where its shapes depend on the numbers."""
+    """The squared error of two results of `outputs_of`, over all ranks; infinite if their shapes differ."""
     total = torch.zeros((), dtype=torch.float64, device=device)
     for wants, haves in zip(wanted, got, strict=True):
         if [want.shape for want in wants] != [have.shape for have in haves]:

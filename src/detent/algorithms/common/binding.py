@@ -1,4 +1,4 @@
-"""The arguments of a call as values of the placeholders of a graph."""
+"""Binds the arguments of a call to the placeholders of a graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Values = dict[fx.Node, Any]
 
 
 def bound_inputs(runner: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Values:
-    """What each placeholder stands for in one call. Tensors are copies: the graph may write into what it is given."""
+    """The value of each placeholder in one call. Tensors are copied, because the graph may modify its inputs."""
     bound = inspect.signature(runner.forward).bind(*args, **kwargs)
     bound.apply_defaults()
     return {

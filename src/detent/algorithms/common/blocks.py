@@ -1,8 +1,8 @@
-"""The parts of a network that are reconstructed one at a time, found from its graph.
+"""Finds the blocks of a network that are reconstructed one at a time.
 
-A cut is a place that a single tensor crosses. What lies between two cuts with no cut inside is a segment: one
-operation of a chain, or a whole residual block. Segments with weights take the activations behind them with them; up
-to three layers of a plain chain make one block.
+A cut is a place in the graph that a single tensor crosses. The nodes between two adjacent cuts are a segment: one
+operation of a chain, or a whole residual block. A segment with weights includes the activation functions after it; up
+to three layers of a plain chain form one block.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _CHAIN = 3
 
 @dataclass(frozen=True)
 class Block:
-    """Nodes that run one after another. `inputs` and `constants` are the values from outside that they use, `output`
-    is the last of them."""
+    """Nodes that run one after another. `inputs` and `constants` are the values from outside that they use; `output` is
+    the last node."""
 
     nodes: tuple[fx.Node, ...]
     inputs: tuple[fx.Node, ...]
@@ -35,13 +35,13 @@ class Block:
 
     @property
     def name(self) -> str:
-        """Its layers, from first to last."""
+        """The names of its layers, first to last."""
         first, last = self.layers[0].name, self.layers[-1].name
         return first if first == last else f"{first} .. {last}"
 
 
 def blocks_of(graph: fx.Graph, modules: Mapping[str, nn.Module], layers: Sequence[Layer]) -> list[Block]:
-    """The blocks of a graph, in order: every layer is in one."""
+    """The blocks of a graph in order; every layer belongs to one."""
     by_node = {layer.node: layer for layer in layers}
     behind = _behind(graph, by_node)
     blocks: list[list[fx.Node]] = []
@@ -68,7 +68,7 @@ def blocks_of(graph: fx.Graph, modules: Mapping[str, nn.Module], layers: Sequenc
 
 
 def _behind(graph: fx.Graph, layers: Iterable[fx.Node]) -> set[fx.Node]:
-    """The nodes that depend on a layer. A mask, or whatever else only inputs go into, does not stand in a cut's way."""
+    """The nodes that depend on a layer. Values computed from inputs only, such as masks, do not prevent a cut."""
     found = set(layers)
     for node in graph.nodes:
         if any(source in found for source in node.all_input_nodes):
@@ -98,7 +98,7 @@ def _follows(segment: Sequence[fx.Node], modules: Mapping[str, nn.Module]) -> bo
 
 
 def _continues(waiting: Iterable[fx.Node], modules: Mapping[str, nn.Module]) -> bool:
-    """Whether nothing but quantizers stands between a layer and the one before it."""
+    """Whether only quantizers stand between a layer and the layer before it."""
     return all(node.op == "call_module" and isinstance(modules[str(node.target)], Quantizer) for node in waiting)
 
 
@@ -115,5 +115,5 @@ def _block(nodes: Sequence[fx.Node], by_node: Mapping[fx.Node, Layer]) -> Block:
 
 
 def single(layer: Layer) -> Block:
-    """A layer as a block of its own."""
+    """A block of one layer."""
     return _block([layer.node], {layer.node: layer})

@@ -1,4 +1,4 @@
-"""ReLU6 that lose their ceilings, and get them back."""
+"""Replaces ReLU6 by ReLU, and undoes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ceiling = tuple[Region, fx.Node, str, Any, Any, Any]
 
 
 def ceilings_of(pairs: Sequence[Pair]) -> list[Ceiling]:
-    """The ReLU6 between pairs of layers, as they are, to be put back."""
+    """The ReLU6 modules between pairs of layers, to be put back later."""
     return [
         (pair.first.region, node, node.op, node.target, node.args, node.kwargs)
         for pair in pairs
@@ -28,14 +28,14 @@ def ceilings_of(pairs: Sequence[Pair]) -> list[Ceiling]:
 
 
 def drop_ceiling(prepared: PreparedModel, region: Region, node: fx.Node) -> None:
-    """A ReLU6 becomes a ReLU, under its old name, which quantizers and the Plan know it by."""
+    """Replace a ReLU6 by a ReLU of the same name, by which quantizers and the Plan refer to it."""
     node.op, node.target, node.args, node.kwargs = "call_function", F.relu, (node.all_input_nodes[0],), {}
     region.recompile()
     _rename(prepared, node, "relu6", "relu")
 
 
 def put_back(prepared: PreparedModel, ceilings: Sequence[Ceiling]) -> None:
-    """Every ReLU6 as it was."""
+    """Put every ReLU6 back."""
     for region, node, op, target, args, kwargs in ceilings:
         node.op, node.target, node.args, node.kwargs = op, target, args, kwargs
         region.recompile()

@@ -1,4 +1,4 @@
-"""Pairs of layers with nothing between them that would notice if a channel were scaled."""
+"""Pairs of consecutive layers between which channels can be scaled freely."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HOMOGENEOUS = frozenset((*POOLS, "relu", "relu6", "prelu", "leaky_relu", *PASSI
 
 @dataclass(frozen=True)
 class Pair:
-    """Two layers and the nodes between them, each used by the next one only."""
+    """Two layers and the nodes between them, each of which has only the next as a reader."""
 
     first: Layer
     second: Layer
@@ -32,7 +32,7 @@ class Pair:
 
     @property
     def ceilings(self) -> tuple[fx.Node, ...]:
-        """The ReLU6 between the two."""
+        """The ReLU6 nodes between the two layers."""
         return tuple(node for node, kind in zip(self.between, self.kinds, strict=True) if kind == "relu6")
 
 
@@ -63,7 +63,7 @@ def _only_user(node: fx.Node) -> fx.Node | None:
 
 
 def _passes(node: fx.Node, modules: Mapping[str, nn.Module]) -> str | None:
-    """What kind it is, if it lets a scaled channel through."""
+    """The kind of a node, if it commutes with scaling a channel; otherwise None."""
     if node.op == "call_module" and isinstance(modules[str(node.target)], Quantizer):
         return "quantizer"
     kind = kind_of(node, modules)
@@ -77,7 +77,7 @@ def _passes(node: fx.Node, modules: Mapping[str, nn.Module]) -> str | None:
 
 
 def _meets(first: Layer, second: Layer) -> bool:
-    """Whether the outputs of the one are the inputs of the other, channel by channel."""
+    """Whether output channel i of the first layer is input channel i of the second."""
     op = second.op
     inputs = op.in_features if second.kind == "linear" else op.in_channels
     return bool(first.channels == inputs) and (first.folded is None or first.folded.weight is not None)

@@ -1,4 +1,4 @@
-"""How far a tensor is from what it should be."""
+"""Error measures between tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Deviation"]
 
 
 class Deviation:
-    """Sums over any number of batches, from which the usual measures follow.
+    """Sums over any number of batches from which the usual error measures follow.
 
     >>> deviation = Deviation()
     >>> import torch
@@ -37,7 +37,7 @@ class Deviation:
 
     @property
     def relative(self) -> float:
-        """Noise over signal; 0 where there is neither, infinite where there is noise alone."""
+        """Noise over signal; 0 if both are zero, infinite if only the signal is."""
         if self.noise == 0:
             return 0.0
         return self.noise / self.signal if self.signal else math.inf

@@ -1,4 +1,4 @@
-"""The float model inside a prepared one: what every algorithm measures itself against."""
+"""The float model inside a prepared one, which every algorithm compares with."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = [
 
 
 def remember_float(prepared: PreparedModel, parameter: Tensor) -> None:
-    """Note the value of a tensor that is about to be changed, unless an earlier one is noted already.
+    """Record the value of a tensor before its first change.
 
-    Algorithms that write to weights and biases call this first, so that the model they are compared with stays the
-    one that was prepared.
+    Algorithms that write to weights and biases call this first, so that results are compared with the model that was
+    prepared.
     """
     if parameter not in prepared.float_originals:
         prepared.float_originals[parameter] = parameter.detach().clone()
@@ -37,7 +37,7 @@ def remember_float(prepared: PreparedModel, parameter: Tensor) -> None:
 
 @torch.no_grad()
 def restore_corrected(prepared: PreparedModel) -> None:
-    """Take back what calibrating has corrected, where nothing has changed it since."""
+    """Undo the corrections made during calibration, where nothing has changed the tensor since."""
     for bias, (before, after) in prepared.corrected.items():
         if torch.equal(bias, after):
             bias.copy_(before)
@@ -47,7 +47,8 @@ def restore_corrected(prepared: PreparedModel) -> None:
 
 
 def refuse_changed(prepared: PreparedModel, algorithm: str) -> None:
-    """Refuse a model whose weights or biases an algorithm has changed: this one rewrites the float model itself."""
+    """Refuse a model whose weights or biases another algorithm has changed, because this one rewrites the float model
+    itself."""
     restore_corrected(prepared)
     if prepared.float_originals:
         raise RecipeError(
@@ -56,7 +57,7 @@ def refuse_changed(prepared: PreparedModel, algorithm: str) -> None:
 
 
 class Originals:
-    """Which values are noted now; `restore` forgets those that were noted since."""
+    """The tensors that have a recorded value now; `restore` forgets those recorded since."""
 
     def __init__(self, prepared: PreparedModel):
         self._prepared, self._noted = prepared, dict(prepared.float_originals)
@@ -67,14 +68,14 @@ class Originals:
 
 @contextmanager
 def as_float(prepared: PreparedModel) -> Iterator[None]:
-    """Inside the block nothing is quantized, and the weights are those that were prepared."""
+    """Inside the block nothing is quantized, and all weights have the values that were prepared."""
     with only_quantizing(prepared, ()), with_originals(prepared, tuple(prepared.float_originals)):
         yield
 
 
 @contextmanager
 def with_originals(prepared: PreparedModel, parameters: Iterable[Tensor]) -> Iterator[None]:
-    """Inside the block these parameters have the values that were prepared, if an algorithm has changed them."""
+    """Inside the block these parameters have the values that were prepared, even if an algorithm has changed them."""
     originals = prepared.float_originals
     now = {parameter: parameter.data for parameter in parameters if parameter in originals}
     for parameter in now:
@@ -88,7 +89,7 @@ def with_originals(prepared: PreparedModel, parameters: Iterable[Tensor]) -> Ite
 
 @contextmanager
 def only_quantizing(prepared: nn.Module, chosen: Any) -> Iterator[None]:
-    """Inside the block only the `chosen` quantizers are in force; biases that derive from others never are."""
+    """Inside the block only the `chosen` quantizers are active; biases whose scale is derived never are."""
     chosen = set(chosen)
     modes: dict[Quantizer | DerivedBias, Mode] = {
         module: QUANTIZE if module in chosen else PASS_THROUGH
@@ -101,6 +102,6 @@ def only_quantizing(prepared: nn.Module, chosen: Any) -> Iterator[None]:
 
 @contextmanager
 def evaluating(prepared: nn.Module) -> Iterator[None]:
-    """Inside the block the model is in eval mode and no gradients are kept, unless asked for again."""
+    """Inside the block the model is in eval mode and gradients are off, unless they are enabled again."""
     with eval_mode(prepared), torch.no_grad():
         yield

@@ -1,4 +1,4 @@
-"""What a layer gets and what it should give, as the walk comes to it."""
+"""Inputs and target outputs of a layer, recorded while walking through a graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Grams", "moments_of", "pairs"]
 
 
 def pairs(walk: Walk, nodes: Sequence[fx.Node], calls: Sequence[RecordedCall]) -> Iterator[tuple[Tensor, Tensor]]:
-    """For each call, what the last of some nodes gives in the float run and what it gives now in the quantized one."""
+    """For each call, the output of the last node in the float run and in the quantized run."""
     with torch.no_grad():
         for call in calls:
             with as_float(walk.prepared):
@@ -43,7 +43,7 @@ def _copied(value: Any) -> Any:
 
 
 def moments_of(walk: Walk, layer: Layer, calls: Sequence[RecordedCall]) -> Moments:
-    """The error of the layer's output as a function of its weight, over some calls."""
+    """The error of the layer's output over some calls, as a function of its weight."""
     op = layer.op
     groups = 1 if layer.kind == "linear" else int(op.groups)
     source = _source(layer)
@@ -58,11 +58,8 @@ def moments_of(walk: Walk, layer: Layer, calls: Sequence[RecordedCall]) -> Momen
 
 
 class Grams:
-    """Second moments of what layers take in, in the quantized run: H of `moments_core` alone.
-
-    Linear layers that read the same tensor, as the queries, keys and values of attention, have one in common: the last
-    is kept.
-    """
+    """Second moments of layer inputs in the quantized run: only H of `moments_core`. Linear layers that read the same
+    tensor, such as queries, keys and values of attention, share one: the last is cached."""
 
     def __init__(self) -> None:
         self._at: tuple[Walk, Any] | None = None

@@ -1,4 +1,4 @@
-"""The weighted layers of a prepared model: where their numbers live, and what quantizes them."""
+"""The weighted layers of a prepared model: their parameters and quantizers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["Layer", "all_layers", "layers_of", "modules_of", "op_name", "regions
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution or linear layer as one node of one graph. `calls` is how often the graph calls its module."""
+    """A convolution or linear layer: one node of one graph. `calls` is the number of times the graph calls its
+    module."""
 
     name: str
     kind: str
@@ -29,17 +30,17 @@ class Layer:
 
     @property
     def op(self) -> Any:
-        """The convolution or linear layer itself, without what is folded into it."""
+        """The convolution or linear layer itself, without a folded batch norm."""
         return self.module.op if isinstance(self.module, FoldedBatchNorm) else self.module
 
     @property
     def folded(self) -> Any:
-        """The batch norm that is folded into it at every step, or None."""
+        """The batch norm that is folded into it in every forward pass, or None."""
         return self.module.bn if isinstance(self.module, FoldedBatchNorm) else None
 
     @property
     def weight(self) -> Tensor:
-        """What is quantized, before it is: with the batch norm folded in where one is."""
+        """The weight before quantization, with the batch norm folded in if there is one."""
         own: Any = self.module
         if self.folded is None and parametrize.is_parametrized(own, "weight"):
             weight: Tensor = own.parametrizations.weight.original
@@ -49,23 +50,23 @@ class Layer:
 
     @property
     def weight_parameter(self) -> nn.Parameter:
-        """The float weight of the operation itself, which an algorithm may write to."""
+        """The float weight parameter of the operation, which an algorithm may write to."""
         return stored_parameter(self.op, "weight")
 
     @property
     def bias_parameter(self) -> nn.Parameter | None:
-        """The float bias of the operation itself; None if it has none."""
+        """The float bias parameter of the operation; None if it has none."""
         return stored_parameter(self.op, "bias") if parametrize.is_parametrized(self.op, "bias") else self.op.bias
 
     @property
     def quantizer(self) -> Quantizer | None:
-        """What quantizes the weight; None if it stays float."""
+        """The quantizer of the weight; None if it stays float."""
         found = _quantizer(self.module, "weight")
         return found if isinstance(found, Quantizer) else None
 
     @property
     def bias_quantizer(self) -> Quantizer | None:
-        """What quantizes the bias by a scale of its own; None if it is float or follows from other scales."""
+        """The quantizer of a bias with a scale of its own; None if the bias is float or its scale is derived."""
         found = _quantizer(self.module, "bias")
         return found if isinstance(found, Quantizer) else None
 
@@ -75,12 +76,12 @@ class Layer:
 
     @property
     def channel_dim(self) -> int:
-        """The axis of the output that holds its channels, as it counts in any output of this layer."""
+        """The channel axis of the output, valid for any output of this layer."""
         return -1 if self.kind == "linear" else 1
 
     @torch.no_grad()
     def quantized_weight(self) -> Tensor:
-        """The weight on its grid, as it is deployed."""
+        """The weight on its grid, as deployed."""
         quantizer = self.quantizer
         if quantizer is None:
             return self.weight.detach()
@@ -93,7 +94,7 @@ class Layer:
 
 
 def layers_of(region: Region, path: str = "", mode: str | None = None) -> list[Layer]:
-    """The layers of one graph of a region, in the order in which they run; a module called twice is there once."""
+    """The layers of one graph of a region in execution order; a module called twice is listed once."""
     modules = modules_of(region)
     graph = region.graphs[mode or next(iter(region.graphs))]
     found: dict[str, Layer] = {}
@@ -112,17 +113,17 @@ def layers_of(region: Region, path: str = "", mode: str | None = None) -> list[L
 
 
 def regions_of(prepared: nn.Module) -> dict[str, Region]:
-    """Every part of a prepared model that has graphs, under its name."""
+    """The parts of a prepared model that have graphs, by name."""
     return {name: part for name, part in prepared.named_modules() if isinstance(part, Region) and part.graphs}
 
 
 def modules_of(region: Region) -> dict[str, nn.Module]:
-    """Every part of a region, under each of its names: a shared quantizer has one for each tensor."""
+    """The modules of a region by name, under each of their names: a shared quantizer has one per tensor."""
     return dict(region.named_modules(remove_duplicate=False))
 
 
 def source_of(node: fx.Node) -> fx.Node | None:
-    """The node whose value an operation computes with: its first argument."""
+    """The node that produces an operation's first argument."""
     source = node.args[0] if node.args else node.kwargs.get("input")
     return source if isinstance(source, fx.Node) else None
 
@@ -135,7 +136,7 @@ def all_layers(prepared: nn.Module) -> Iterator[Layer]:
 
 
 def op_name(region: Region, path: str, node: fx.Node) -> str:
-    """What a recipe calls an operation."""
+    """The name of an operation in recipes."""
     return _name(region, path, str(node.target)) if node.op == "call_module" else join(path, node.name)
 
 

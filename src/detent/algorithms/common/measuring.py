@@ -1,4 +1,4 @@
-"""What a quantizer would do to a tensor, measured by its own observer, without touching the quantizer."""
+"""Measures with a quantizer's observer, without changing the quantizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["measured", "put_on_grid"]
 
 
 def measured(quantizer: Quantizer, tensors: Iterable[Tensor], scheme: Scheme | None = None) -> QParams:
-    """The scale and zero point for what is seen, by the observer of a quantizer; on another scheme if one is given."""
+    """The scale and zero point that a quantizer's observer finds for some tensors, optionally for another scheme."""
     name, options = quantizer.observer
     observer = OBSERVERS[name](scheme or quantizer.start_scheme, name=quantizer.name, **options)
     for tensor in tensors:
@@ -26,5 +26,5 @@ def measured(quantizer: Quantizer, tensors: Iterable[Tensor], scheme: Scheme | N
 
 @torch.no_grad()
 def put_on_grid(x: Tensor, qparams: QParams, scheme: Scheme) -> Tensor:
-    """`x` rounded to the nearest points of the grid."""
+    """`x` rounded to the nearest grid points."""
     return on_grid(x, qparams.scale.to(x.device), qparams.zero_point.to(x.device), scheme)

@@ -25,7 +25,8 @@ _MOST_INPUTS = 16384  # 1 GB of H; the widest layers of language models of 8 bil
 
 
 def has_columns(op: Any, kind: str) -> bool:
-    """Whether the inputs of a layer can be laid out as columns: linear layers and plain 1-d and 2-d convolutions."""
+    """Whether the inputs of a layer can be arranged as columns: linear layers, and 1-d and 2-d convolutions without
+    unusual padding."""
     if kind == "linear":
         return int(op.in_features) <= _MOST_INPUTS
     if kind != "conv" or len(op.kernel_size) > 2 or op.padding_mode != "zeros" or isinstance(op.padding, str):
@@ -54,7 +55,7 @@ def columns(x: Tensor, op: Any, kind: str) -> Tensor:
 
 
 def columns_at(x: Tensor, op: Any, kind: str, places: Tensor) -> Tensor:
-    """As `columns`, of some outputs of each sample alone: `places` has their numbers, a row for each sample.
+    """Like `columns`, for some outputs of each sample only: `places` holds their indices, one row per sample.
 
     >>> conv, x = torch.nn.Conv2d(4, 6, 3, padding=1, stride=2, groups=2), torch.randn(5, 4, 7, 7)
     >>> of_each = columns(x, conv, "conv").unflatten(2, (5, 16))
@@ -79,7 +80,7 @@ def columns_at(x: Tensor, op: Any, kind: str, places: Tensor) -> Tensor:
 
 
 def outputs_of_a_sample(x: Tensor, op: Any, kind: str) -> int:
-    """How many outputs a layer computes for each sample of `x`, channels apart."""
+    """The number of output positions per sample of `x`, not counting channels."""
     if kind == "linear":
         return math.prod(x.shape[1:-1])
     parts = zip(x.shape[2:], op.kernel_size, op.stride, op.padding, op.dilation, strict=True)
@@ -106,14 +107,15 @@ class Moments:
         return cls(rows, rows.new_zeros(groups, size, size), torch.zeros_like(rows), 0.0, 0)
 
     def add(self, x: Tensor, error: Tensor) -> None:
-        """`x` as of `columns`; `error` is W x + b - y for the same outputs: (groups, outputs of one group, outputs)."""
+        """`x` as returned by `columns`; `error` is W x + b - y for the same outputs: (groups, outputs of one group,
+        outputs)."""
         self.gram += x @ x.transpose(1, 2)
         self.tilt += error @ x.transpose(1, 2)
         self.rest += float(error.double().square().sum())
         self.count += x.shape[2]
 
     def loss(self, weight: Tensor) -> Tensor:
-        """The squared error of all channels of an output together, on average over the outputs; differentiable."""
+        """The squared error summed over channels and averaged over output positions; differentiable."""
         off = weight.reshape(self.weight.shape) - self.weight
         total = ((off @ self.gram + 2 * self.tilt) * off).sum()
         return (total + self.rest) / max(self.count, 1)

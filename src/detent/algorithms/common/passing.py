@@ -1,4 +1,4 @@
-"""Who gives and who takes a value of a graph, looking through quantizers and what leaves values as they are."""
+"""Producers and readers of a value in a graph, looking through quantizers and operations that pass values on."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def is_passed(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
 
 
 def behind(node: fx.Node | None, modules: Mapping[str, nn.Module]) -> fx.Node | None:
-    """The node itself, or what it passes on."""
+    """The node itself, or the one whose value it passes on."""
     while node is not None and is_passed(node, modules):
         node = source_of(node)
     return node
 
 
 def giver_of(node: fx.Node, modules: Mapping[str, nn.Module]) -> fx.Node | None:
-    """Where the input of a layer comes from."""
+    """The producer of a layer's input."""
     return behind(source_of(node), modules)
 
 

@@ -1,4 +1,4 @@
-"""The way every algorithm goes that works on parts: through each graph once, then the network has the last word."""
+"""The common procedure of algorithms that work on parts: one pass through each graph, then a check of the outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["LeftAlone", "Outcome", "each_layer", "piece_by_piece"]
 
 @dataclass(frozen=True)
 class LeftAlone:
-    """A place that an algorithm does not work on, and why."""
+    """A place that an algorithm skips, and why."""
 
     place: str
     reason: str
@@ -31,9 +31,9 @@ Outcome = Change | LeftAlone
 def piece_by_piece(
     prepared: PreparedModel, batches: Iterable[Any], algorithm: str, improve: Callable[[Walk], Iterable[Outcome]]
 ) -> Report:
-    """Improve every graph of a model; the report of it, recorded with the model.
+    """Improve every graph of a model; return the report, which is also recorded in the model.
 
-    `improve` walks through one graph and says of each of its parts what became of it.
+    `improve` walks through one graph and yields the outcome for each of its parts.
     """
     train, judge = held_back(as_list(batches))
     changes: list[Change] = []
@@ -67,7 +67,8 @@ def piece_by_piece(
 def each_layer(
     why_not: Callable[[Layer], str | None], improve: Callable[[Walk, Layer], Change]
 ) -> Callable[[Walk], Iterator[Outcome]]:
-    """Layer by layer, each with the inputs that the improved ones before it give, but for those with a reason not."""
+    """Improve layer by layer, with inputs from the improved layers before, skipping those that `why_not` gives a reason
+    for."""
 
     def layers(walk: Walk) -> Iterator[Outcome]:
         for layer in layers_of(walk.region, walk.path, walk.mode):

@@ -1,7 +1,7 @@
-"""Reconstruction of a block: its output brought near that of the float model by learning what is inside it.
+"""Block reconstruction: learns parameters inside a block so that its output approaches that of the float model.
 
-One engine for AdaRound (a layer), BRECQ, QDrop and the finetuning of weights and scales: inputs and targets are cached
-for the block at hand only, batches of rows are drawn from them, and Adam learns what the algorithm has chosen.
+Shared by AdaRound (on one layer), BRECQ, QDrop and the finetuning of weights and scales. Inputs and targets are cached
+for the current block only, batches are drawn from them, and Adam learns the parameters that the algorithm chooses.
 """
 
 from __future__ import annotations
@@ -30,11 +30,9 @@ __all__ = ["Learned", "Reconstruction", "activation_quantizers", "reconstruct", 
 
 @dataclass(frozen=True, kw_only=True)
 class Reconstruction:
-    """How a block is learned: steps of Adam on batches of rows.
-
-    Rates of scales and weights are relative to their magnitude. `drop` is the share of the block's input that is taken
-    from the float run instead of the quantized one, element by element.
-    """
+    """Options for learning a block: Adam steps on batches of rows. The rates of scales and weights are relative to
+    their magnitude. `drop` is the share of elements of the block's input that come from the float run instead of the
+    quantized one."""
 
     steps: int = 2000
     batch: int = 32
@@ -49,7 +47,7 @@ class Reconstruction:
 
 @dataclass
 class Learned:
-    """What is learned in one block: parameters with their rates, and the weights whose rounding is."""
+    """The learned parameters of one block with their rates, and the quantizers whose rounding is learned."""
 
     rates: dict[nn.Parameter, float] = field(default_factory=dict)
     roundings: list[tuple[AdaRound, Tensor]] = field(default_factory=list)
@@ -60,7 +58,7 @@ Choice = Callable[[Walk, Block, Reconstruction], Learned]
 
 
 def rounding_and_scales(walk: Walk, block: Block, options: Reconstruction) -> Learned:
-    """The rounding of its weights, and the scales of the activations inside that can be learned."""
+    """The rounding of the block's weights, and the scales of activations inside it that can be learned."""
     found = Learned()
     for layer in block.layers:
         if isinstance(layer.quantizer, AdaRound) and layer.calls == 1:
@@ -76,13 +74,13 @@ def rounding_and_scales(walk: Walk, block: Block, options: Reconstruction) -> Le
 
 
 def activation_quantizers(walk: Walk, block: Block) -> list[Quantizer]:
-    """The quantizers on the edges inside of a block, each once."""
+    """The activation quantizers inside a block, each once."""
     parts = [walk.modules[str(node.target)] for node in block.nodes if node.op == "call_module"]
     return list(dict.fromkeys(part for part in parts if isinstance(part, Quantizer)))
 
 
 def reconstruct(walk: Walk, block: Block, options: Reconstruction, choose: Choice = rounding_and_scales) -> Change:
-    """Learn one block, which the walk stands before; roll it back unless held-back data says that it helped."""
+    """Learn one block, which the walk has reached; roll back unless it helps on held-back data."""
     learned = choose(walk, block, options)
     before = _error(walk, block)
     if not learned.rates or not before > 0:
@@ -100,7 +98,8 @@ def reconstruct(walk: Walk, block: Block, options: Reconstruction, choose: Choic
 
 
 def _learn(walk: Walk, block: Block, learned: Learned, options: Reconstruction, *, scale: float) -> None:
-    """Adam on the squared error, divided by `scale`: one strength of the penalty suits blocks of any magnitude."""
+    """Adam on the squared error divided by `scale`, so that one strength of the penalty suits blocks of any
+    magnitude."""
     samples = Samples(_cached(walk, block), options.batch, options.drop, options.seed)
     roundings = {quantizer.rounding for quantizer, _ in learned.roundings}
     optimizer = torch.optim.Adam([{"params": [p], "lr": rate} for p, rate in learned.rates.items()])
@@ -124,7 +123,7 @@ def _learn(walk: Walk, block: Block, learned: Learned, options: Reconstruction, 
 
 @contextmanager
 def _learning(prepared: PreparedModel, learned: Learned) -> Iterator[None]:
-    """Gradients for what is learned and for nothing else; soft rounding and dropping in force."""
+    """Inside the block, gradients are on for the learned parameters only, and soft rounding and dropping are active."""
     asked = {parameter: parameter.requires_grad for parameter in prepared.parameters()}
     soft: list[Quantizer] = [*(quantizer for quantizer, _ in learned.roundings), *learned.dropping]
     flags = {quantizer: quantizer.training for quantizer in soft}
@@ -156,7 +155,7 @@ def _inputs(block: Block, values: dict[fx.Node, Any]) -> tuple[Any, ...]:
 
 
 def _copied(inputs: Sequence[Any]) -> list[Any]:
-    """Copies, because an operation of the block may write into what it is given."""
+    """Copies, because an operation of the block may modify its inputs."""
     return [value.clone() if isinstance(value, Tensor) else value for value in inputs]
 
 
@@ -173,7 +172,7 @@ def _cached(walk: Walk, block: Block) -> list[Sample]:
 
 
 def _error(walk: Walk, block: Block) -> float:
-    """The error of the block's output on held-back data, given the inputs of the quantized network."""
+    """The output error of the block on held-back data, with inputs from the quantized network."""
     deviation = Deviation()
     with torch.no_grad():
         for call in walk.judge_calls():

@@ -1,4 +1,4 @@
-"""What one node of a graph gives while the float model runs."""
+"""Records the values of a node while the float model runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Seen = Callable[[fx.Node, Any], None]
 def record_values(
     prepared: PreparedModel, region: Region, mode: str, node: fx.Node, batches: Sequence[Any]
 ) -> list[Tensor]:
-    """The values of `node` in float, one for each time that it runs."""
+    """The float values of `node`, one per execution."""
     found: list[Tensor] = []
 
     def see(at: fx.Node, value: Any) -> None:
@@ -37,7 +37,7 @@ def record_values(
 
 @contextmanager
 def interpreting(region: Region, mode: str, see: Seen) -> Iterator[None]:
-    """Inside the block, `see(node, value)` is called for every node of a graph as it runs."""
+    """Inside the block, `see(node, value)` is called for every node of a graph as it executes."""
     runners = region.runners
     kept = runners[mode]
     watched = _Watched(kept, see)

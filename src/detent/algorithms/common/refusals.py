@@ -1,4 +1,4 @@
-"""What an algorithm cannot work on, said before it starts."""
+"""Checks that an algorithm makes before it starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["needs_calibration", "needs_quantizer"]
 
 
 def needs_calibration(prepared: PreparedModel, algorithm: str) -> None:
-    """Refuse a model with a quantizer that was never measured."""
+    """Refuse a model with a quantizer that is not calibrated."""
     missing = [quantizer.name for quantizer in quantizers_of(prepared) if not quantizer.calibrated]
     if missing:
         raise NotCalibratedError(
@@ -19,7 +19,7 @@ def needs_calibration(prepared: PreparedModel, algorithm: str) -> None:
 
 
 def needs_quantizer(prepared: PreparedModel, algorithm: str, wanted: type[Quantizer]) -> None:
-    """Refuse a model that is not calibrated, or in which no tensor is quantized by what the algorithm works on."""
+    """Refuse a model that is not calibrated, or that has no quantizer of the type that the algorithm works on."""
     needs_calibration(prepared, algorithm)
     if not any(isinstance(quantizer, wanted) for quantizer in quantizers_of(prepared)):
         raise SchemeError(

@@ -1,4 +1,4 @@
-"""What an algorithm did: every place it worked on, the error before and after, and what was rolled back."""
+"""Reports of algorithms: each place worked on, its error before and after, and what was rolled back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Change", "Report", "better", "record"]
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One place: its error on data that was held back, before and after. `note` says what else is to be known."""
+    """One place: its error on held-back data before and after. `note` is an additional remark."""
 
     place: str
     before: float
@@ -33,9 +33,9 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What one algorithm changed, and what it left alone and why. Prints as a table.
+    """What one algorithm changed, and what it skipped and why. Prints as a table.
 
-    `outputs`, where it works on parts of the network, is what became of the outputs of the whole.
+    `outputs` is the change at the outputs of the network, for algorithms that work on parts of it.
 
     >>> kept = Change(place="conv1", before=0.5, after=0.25, kept=True)
     >>> print(Report(algorithm="adaround", metric="squared error", changes=(kept,), skipped={"fc": "float"}))
@@ -96,12 +96,12 @@ class Report:
 
 
 def better(before: float, after: float) -> bool:
-    """Whether a change helped; NaN never does."""
+    """Whether a change helped; False if an error is NaN."""
     return after < before
 
 
 def record(prepared: PreparedModel, report: Report) -> Report:
-    """Keep the report with the model, and say in its Plan what was done, what was rolled back and what left alone."""
+    """Store the report in the model, and add what was done, rolled back and skipped to the notes of its Plan."""
     prepared.algorithm_notes = [*prepared.algorithm_notes, report]
     prepared.plan = replace(prepared.plan, notes=(*prepared.plan.notes, *_lines(report)))
     return report

@@ -1,4 +1,4 @@
-"""Batches drawn from what is cached of a block."""
+"""Draws batches from the cached inputs of a block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Sample", "Samples"]
 
 
 class Sample(NamedTuple):
-    """One call of a block: its inputs in the quantized run and in the float one, and its float output."""
+    """One call of a block: its inputs in the quantized and the float run, and its float output."""
 
     got: tuple[Any, ...]
     wanted: tuple[Any, ...]
@@ -20,7 +20,7 @@ class Sample(NamedTuple):
 
 
 class Samples:
-    """Draws rows from all calls where every tensor has a row for each sample, and whole calls where one has not."""
+    """Draws rows from all calls if every tensor has one row per sample, otherwise whole calls."""
 
     def __init__(self, cached: Sequence[Sample], batch: int, drop: float, seed: int):
         self._cached, self._drop = cached, drop
@@ -31,7 +31,7 @@ class Samples:
         self._batch = min(batch, len(self._places))
 
     def draw(self) -> tuple[list[Any], Tensor]:
-        """Inputs of the block and the output they should give."""
+        """Inputs of the block, and the target outputs for them."""
         if not self._by_rows:
             sample = self._cached[int(torch.randint(len(self._cached), (), generator=self._random))]
             return [
@@ -61,7 +61,7 @@ class Samples:
 
 
 def _rows(sample: Sample) -> int | None:
-    """How many rows all tensors of a call agree on; None if they do not, or if something is no tensor."""
+    """The number of rows that all tensors of a call share; None if they differ, or if a value is not a tensor."""
     if not all(isinstance(value, Tensor) for value in sample.got):
         return None
     sizes = {value.shape[0] if value.ndim else 0 for value in (*sample.got, sample.output)}

@@ -1,4 +1,4 @@
-"""A way back: the numbers of some tensors, as they were."""
+"""Copies of tensors, to undo changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Snapshot"]
 
 
 class Snapshot:
-    """Copies of tensors. `restore` writes them back, so that parameters keep their identity."""
+    """Copies of tensors. `restore` writes them back in place, so parameters keep their identity."""
 
     def __init__(self, tensors: Iterable[Tensor]):
         self._kept = {tensor: tensor.detach().clone() for tensor in tensors}

@@ -1,4 +1,4 @@
-"""Weights that several modules share, as a table of words and the last layer of a language model do."""
+"""Weights shared by several modules, such as the embedding and the last layer of a language model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["untie_weights"]
 
 
 def untie_weights(prepared: PreparedModel) -> None:
-    """Give each quantized layer a weight of its own, for an algorithm that writes to it: codes that are chosen for what
-    the layer takes in would else be the other module's numbers too."""
+    """Give each quantized layer its own weight, for an algorithm that writes to weights: values chosen for the inputs
+    of one layer would otherwise change the other module too."""
     places = Counter(id(parameter) for _, parameter in prepared.named_parameters(remove_duplicate=False))
     for layer in all_layers(prepared):
         weight = layer.weight_parameter

@@ -1,7 +1,7 @@
-"""Two runs of one graph side by side, the float one and the quantized one, a few nodes at a time.
+"""The float run and the quantized run of one graph side by side, a few nodes at a time.
 
-What is alive is kept, the rest is let go, so a network of any depth is walked through once, and a layer that was
-improved is seen by all that come after it.
+Only live values are kept, so a network of any depth is walked through once, and every layer sees the improvements made
+before it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _MOST_BYTES = 1_200_000_000  # of values alive in both runs; with what computing
 
 
 class RecordedCall:
-    """One call of a graph: the values that are alive, in the float run and in the quantized one."""
+    """One call of a graph: its live values in the float run and in the quantized run."""
 
     def __init__(self, wanted: Values, got: Values, *, held_back: bool):
         self.wanted, self.got, self.held_back = wanted, got, held_back
 
 
 class Walk:
-    """The calls of one graph at the same node: as many as have `most_bytes` alive at most (1.2 GB if it is None)."""
+    """The calls of one graph, all at the same node; as many calls as keep at most `most_bytes` alive (1.2 GB if
+    None)."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Walk:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a report should say of the walk."""
+        """Remarks for the report."""
         return (f"{self.left_out} batches are left out, for memory",) if self.left_out else ()
 
     @property
@@ -66,14 +67,14 @@ class Walk:
 
     @property
     def position(self) -> int:
-        """The number of nodes that it has passed."""
+        """The number of nodes already run."""
         return self._at
 
     def index(self, node: fx.Node) -> int:
         return self._index[node]
 
     def to(self, node: fx.Node) -> None:
-        """Run everything before `node`, which is not behind where the walk is."""
+        """Run everything before `node`, which must not be behind the current position."""
         end = self._index[node]
         if end <= self._at:
             return
@@ -92,7 +93,7 @@ class Walk:
         return [call for call in self.calls if call.held_back]
 
     def _that_fit(self, calls: Sequence[RecordedCall], most_bytes: float) -> list[RecordedCall]:
-        """As many calls as fit into memory: at least one to learn from and one to judge by."""
+        """As many calls as fit into memory, at least one to learn from and one to judge by."""
         each = max(self._bytes_alive() * 2, 1)
         if len(calls) * each <= most_bytes:
             return list(calls)
@@ -101,7 +102,7 @@ class Walk:
         return [call for call in calls if not call.held_back][: max(1, fit - len(judge))] + judge
 
     def _bytes_alive(self) -> int:
-        """The peak memory of one call's tensors, by the shapes that capturing saw."""
+        """The peak memory of one call, by the shapes recorded while capturing."""
         alive = most = 0
         for index, node in enumerate(self._nodes):
             alive += _bytes(node)
@@ -122,7 +123,7 @@ def _bytes(node: fx.Node) -> int:
 
 
 def compute(node: fx.Node, values: Mapping[fx.Node, Any], modules: Mapping[str, nn.Module], root: nn.Module) -> Any:
-    """What a node gives, from the values of those before it."""
+    """The value of a node, from the values before it."""
     if node.op == "get_attr":
         value: Any = root
         for part in str(node.target).split("."):
@@ -139,11 +140,9 @@ def compute(node: fx.Node, values: Mapping[fx.Node, Any], modules: Mapping[str, 
 
 
 def walks(prepared: PreparedModel, train: Sequence[Any], judge: Sequence[Any]) -> Iterator[Walk]:
-    """A walk through every graph that the batches reach, outer regions first.
-
-    The inputs of a region inside a graph break are recorded when its turn comes, so that they have seen what was
-    improved before. The model is in eval mode meanwhile.
-    """
+    """A walk through every graph that the batches reach, outer regions first. The inputs of a region inside a graph
+    break are recorded when its turn comes, so they reflect earlier improvements. The model is in eval mode
+    meanwhile."""
     with evaluating(prepared):
         for path, region in sorted(
             regions_of(prepared).items(), key=lambda item: item[0].count(".") if item[0] else -1
@@ -169,7 +168,7 @@ def _walks_of(
 
 
 def _inputs(prepared: PreparedModel, region: Region, batches: Sequence[Any]) -> list[tuple[str, Values]]:
-    """What a region is called with when the model runs on the batches: the mode and its placeholders' values."""
+    """The mode and placeholder values of each call of a region when the model runs on the batches."""
     found: list[tuple[str, Values]] = []
     with _recording(region, found, stop=region is prepared):
         for batch in batches:
@@ -181,7 +180,7 @@ def _inputs(prepared: PreparedModel, region: Region, batches: Sequence[Any]) -> 
 
 
 class _StopError(Exception):
-    """Nothing behind this is needed."""
+    """Ends a run early: the rest is not needed."""
 
 
 @contextmanager

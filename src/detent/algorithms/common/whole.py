@@ -1,7 +1,7 @@
-"""The last word of the network: what helped each part of it may still harm its outputs.
+"""Checks the outputs of the whole network: a change that helped each part may still harm the outputs.
 
-Errors that canceled each other before may not any more. So an algorithm that works on parts compares the outputs of
-the whole network on held-back data as well, and everything is as it was if they are farther from the float ones.
+Errors that canceled each other before may no longer do so. An algorithm that works on parts therefore also compares the
+outputs on held-back data, and everything is restored if they are farther from the float ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Whole", "verdict"]
 
 
 class Whole:
-    """The network before an algorithm: its numbers, and how far its outputs are from the float ones."""
+    """The network before an algorithm: its tensors, and the error of its outputs."""
 
     def __init__(self, prepared: PreparedModel, judge: Sequence[Any]):
         self._prepared, self._judge = prepared, judge
@@ -31,7 +31,7 @@ class Whole:
         self._before = self._error()
 
     def judged(self, changes: Iterable[Change]) -> tuple[tuple[Change, ...], Change]:
-        """The changes as they stand, and that of the outputs; if these got worse, all is as it was before."""
+        """The changes, and the change at the outputs; if the outputs got worse, everything is restored."""
         judged, outputs = verdict(changes, self._before, self._error())
         if not outputs.kept:
             self._kept.restore()
@@ -49,7 +49,7 @@ class Whole:
 
 
 def verdict(changes: Iterable[Change], before: float, after: float) -> tuple[tuple[Change, ...], Change]:
-    """The changes as they stand once the outputs have been judged, and that of the outputs."""
+    """The changes after judging the outputs, and the change at the outputs."""
     outputs = Change(
         place="outputs",
         before=before,

@@ -3,7 +3,7 @@
 from detent.compat.mmrazor.architecture import ClsDataPreprocessor, MMArchitectureQuant
 from detent.compat.mmrazor.config import Config
 from detent.compat.mmrazor.deploy_config import DeployConfigWarning
-from detent.compat.mmrazor.loops import LSQEpochBasedLoop, PTQLoop, QATEpochBasedLoop, ValLoop
+from detent.compat.mmrazor.loops import EpochBasedTrainLoop, LSQEpochBasedLoop, PTQLoop, QATEpochBasedLoop, ValLoop
 from detent.compat.mmrazor.modules import BaseModule, FakeQuantizeBase, FXFloatFunctional, LearnableFakeQuantize
 from detent.compat.mmrazor.observers import (
     HistogramObserver,
@@ -47,6 +47,7 @@ __all__ = [
     "Config",
     "CustomTracer",
     "DeployConfigWarning",
+    "EpochBasedTrainLoop",
     "FXFloatFunctional",
     "FakeQuantizeBase",
     "HistogramObserver",

@@ -8,7 +8,10 @@ from detent import training
 from detent.compat.mmrazor.registry import LOOPS
 from detent.compat.mmrazor.runner import Runner
 
-__all__ = ["LSQEpochBasedLoop", "PTQLoop", "QATEpochBasedLoop", "ValLoop"]
+__all__ = ["EpochBasedTrainLoop", "LSQEpochBasedLoop", "PTQLoop", "QATEpochBasedLoop", "ValLoop"]
+
+EpochBasedTrainLoop = training.EpochLoop
+"""mmengine's name for what the loops that train derive from; the document imports it."""
 
 
 class ValLoop:

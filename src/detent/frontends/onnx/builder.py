@@ -80,7 +80,7 @@ class FxBuilder:
     # ---- operations ----
 
     def function(self, name: str, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """A torch function of values, or its result if all of them are constants."""
+        """A node that calls a torch function; its result if all arguments are constants."""
         folded = self._fold(function, args, kwargs)
         if folded is not None:
             return folded
@@ -88,14 +88,14 @@ class FxBuilder:
         return self._emit("call_function", function, tuple(args), kwargs, name)
 
     def op(self, name: str, path: str, op: OnnxFunction, inputs: tuple[Value | None, ...]) -> Any:
-        """A function of this package, or its result if all inputs are constants."""
+        """A node that calls a function of this package; its result if all inputs are constants."""
         folded = self._fold(op, inputs, {})
         return folded if folded is not None else self.module(name, path, op, inputs)
 
     def module(
         self, name: str, path: str, module: nn.Module, inputs: tuple[Value | None, ...], **held: Constant | None
     ) -> fx.Node:
-        """A module whose parameters and buffers are those constants that `held` names."""
+        """A node that calls a module; `held` names the constants of its parameters and buffers."""
         path = self._names.unique(path)
         for part, constant in held.items():
             if constant is not None and constant.source is not None:
@@ -109,7 +109,7 @@ class FxBuilder:
         return node
 
     def erase(self, node: fx.Node) -> None:
-        """Take out what nothing reads any more."""
+        """Remove nodes that nothing reads any more."""
         self.graph.erase_node(node)
         if node.op == "call_module":
             delattr(self.root, str(node.target))
@@ -126,14 +126,14 @@ class FxBuilder:
                 self.readers.setdefault(self.gridded[name], set()).add(label)
 
     def passes_grid(self, inputs: Iterable[str], output: str) -> None:
-        """Where a node gives just what it takes, what reads its output reads the grid of its input."""
+        """If a node returns its input, readers of its output read the grid of its input."""
         given = self.values.get(output)
         for name in inputs:
             if name in self.gridded and isinstance(given, fx.Node) and self.values.get(name) is given:
                 self.gridded.setdefault(output, self.gridded[name])
 
     def drop_unread(self) -> None:
-        """Take out what nothing reads: shapes of which only known sizes were picked, numbers of steps that are gone."""
+        """Remove nodes that nothing reads, such as shapes of which only known sizes were used."""
         for node in reversed(list(self.graph.nodes)):
             if node.op in ("call_function", "call_module", "get_attr") and not node.users:
                 self.erase(node)
@@ -141,7 +141,7 @@ class FxBuilder:
     # ---- constants ----
 
     def parameter(self, constant: Constant) -> nn.Parameter:
-        """The parameter with these values: one, however many operations share the initializer."""
+        """The parameter with these values: one per initializer, even if several operations share it."""
         if constant.source is None:
             return nn.Parameter(constant.tensor.clone())
         key = (constant.source, constant.transposed)
@@ -150,7 +150,7 @@ class FxBuilder:
         return self._shared[key]
 
     def read(self, constant: Constant) -> fx.Node:
-        """A node that gives the constant to an operation that takes tensors."""
+        """A node that passes the constant to an operation."""
         key = (constant.source if constant.source is not None else id(constant.tensor), constant.transposed)
         if key not in self._reads:
             path = self._names.unique(constant.source or "constant")
@@ -175,7 +175,8 @@ class FxBuilder:
         return value
 
     def _fold(self, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """The result of a function of constants; None if it is not one, or too large to keep."""
+        """The result of a function of constants; None if an argument is not constant, or the result is too large to
+        keep."""
         parts = list(_leaves((args, tuple(kwargs.values()))))
         if any(isinstance(part, fx.Node) for part in parts):
             return None

@@ -1,4 +1,4 @@
-"""One ONNX node as its converter sees it: its inputs, its attributes, and ways to add torch operations for it."""
+"""One ONNX node for its converter: its inputs, its attributes, and methods that add torch operations."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Call:
         return [self.value(index) for index in range(len(self.inputs))]
 
     def constant(self, index: int) -> Tensor | None:
-        """The tensor, if the input is there and known at import."""
+        """The tensor, if the input exists and is known at import."""
         value = self.optional(index)
         return value.tensor if isinstance(value, Constant) else None
 
@@ -99,7 +99,7 @@ class Call:
         return None if value is None else self._builder.inference.info(self.node.input[index]).dtype
 
     def is_real(self, index: int = 0) -> bool:
-        """Whether it is known to be of floating point."""
+        """Whether it is known to be floating point."""
         dtype = self.dtype(index)
         return dtype is not None and dtype.is_floating_point
 
@@ -117,7 +117,7 @@ class Call:
         return attribute
 
     def integer(self, name: str) -> int:
-        """An integer attribute; the default of ONNX, or 0, where the node does not state it."""
+        """An integer attribute; ONNX's default, or 0, if the node does not have it."""
         attribute = self._attribute(name, AttributeProto.INT)
         return int(self._default(name) or 0) if attribute is None else int(attribute.i)
 
@@ -153,7 +153,7 @@ class Call:
     # ---- results ----
 
     def apply(self, function: Callable[..., Any], *args: Any, step: str = "", **kwargs: Any) -> Any:
-        """A torch function. With `step`, it is one on the way to the output, and named so."""
+        """A torch function. With `step` it is an intermediate operation with that name."""
         return self._builder.function(self._named(step), function, args, kwargs)
 
     def op(
@@ -167,7 +167,7 @@ class Call:
     def parts(
         self, compute: Callable[..., Any], /, *inputs: Value | None, kind: str = "", **attributes: Any
     ) -> tuple[Any, ...]:
-        """A function of this package that gives several tensors."""
+        """A function of this package with several outputs."""
         path = label(self.node)
         made = OnnxFunction(compute, kind, attributes, operator=self.node.op_type)
         whole = self._builder.op(f"{self._named('')}_parts", path, made, inputs)
@@ -194,7 +194,7 @@ class Call:
         return self._users.get(self.node.output[0], ())
 
     def next(self, op_type: str) -> NodeProto | None:
-        """The only reader of the first output, if it is of this type."""
+        """The only reader of the first output, if it has this type."""
         users = self.users()
         return users[0] if len(users) == 1 and users[0].op_type == op_type else None
 
@@ -221,7 +221,7 @@ class Call:
         return f"{name}_{step}" if step else name
 
     def how_to_fix(self, *, values: bool = False) -> str:
-        """What a user can fix of the inputs: free sizes, and with `values` inputs of one number."""
+        """The options that fix free sizes of the inputs, and with `values` scalar inputs."""
         known = self.builder.inference
         ways = [f"--size {name}=SIZE" for name in known.free]
         ways += [f"--set {name}=NUMBER" for name in known.single] if values else []

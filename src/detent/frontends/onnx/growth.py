@@ -1,5 +1,5 @@
-"""How large the tensors of an imported network get, before any of them is computed: a file of a few bytes may ask for
-more memory than any machine has."""
+"""Bounds the size of an imported network's tensors before any is computed: a file of a few bytes may request more
+memory than any machine has."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from detent.errors import OnnxError
 from detent.frontends.onnx.builder import Constant, FxBuilder, Value
 from detent.frontends.onnx.call import Call, label
 from detent.frontends.onnx.canonicalize.affine_folding import fold_affine_steps
-from detent.frontends.onnx.canonicalize.control_flow import branch_of
+from detent.frontends.onnx.canonicalize.control_flow import branch_of, one_operation
 from detent.frontends.onnx.canonicalize.decomposed import whole_function
 from detent.frontends.onnx.canonicalize.flattening import inline_functions, with_branches
 from detent.frontends.onnx.canonicalize.sequences import remove_sequences
@@ -211,6 +211,8 @@ class _Walk:
     def _branch(self, call: Call) -> Sequence[Value | None]:
         """The branch of an `If` whose condition is known."""
         graph = branch_of(call)
+        if graph is None:
+            return one_operation(call)
         outer, branches = dict(self._builder.values), dict(self.branches)
         self.constants(graph)
         self.nodes(graph.node, [value.name for value in graph.output])

@@ -31,7 +31,7 @@ def identifier(name: str) -> str:
 
 
 class Names:
-    """Hands out identifiers, each once."""
+    """Creates unique identifiers."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set(_TAKEN)

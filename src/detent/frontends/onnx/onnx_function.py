@@ -1,4 +1,4 @@
-"""An ONNX operation whose semantics no torch function has."""
+"""An ONNX operation without an equivalent torch function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file's model without the values that the modules of the graph hold, so that weights are in memory once."""
+"""The file's model without the weights that the modules of the graph hold, so that weights are in memory once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where an imported graph came from: the original model, and which part of it each fx node and parameter is."""
+"""The origin of an imported graph: the original model, and the node or tensor that each fx node and parameter stands
+for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operator that is imported, and what converts it."""
+"""The table of converters, one for each operator that can be imported."""
 
 from __future__ import annotations
 

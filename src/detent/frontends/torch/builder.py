@@ -174,7 +174,9 @@ class Builder:
     def reread(self, place: int, before: Operand, after: Operand) -> None:
         """Have the operation at `place` read something else wherever it reads `before`."""
         op = self.ops[place]
-        self.ops[place] = replace(op, inputs=tuple(after if read == before else read for read in op.inputs))
+        inputs = tuple(after if read == before else read for read in op.inputs)
+        captured = {name: after if read == before else read for name, read in op.captured.items()}
+        self.ops[place] = replace(op, inputs=inputs, captured=captured)
 
     # --- quantization
 

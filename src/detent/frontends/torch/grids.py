@@ -1,4 +1,4 @@
-"""Which grids the tensors of a prepared model are on: the Plan, with the numbers that came out."""
+"""The grids of a prepared model's tensors: the Plan, with calibrated scales and zero points."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class PlannedGrids:
                 role=entry.role,
                 kind=entry.kind,
                 op=op,
-                scheme=entry.scheme,
+                scheme=entry.scheme.without_chance(),
                 scale=qparams.scale.detach().cpu().float().numpy(),
                 zero_point=qparams.zero_point.detach().cpu().long().numpy(),
                 offset=None if qparams.offset is None else qparams.offset.detach().cpu().float().numpy(),

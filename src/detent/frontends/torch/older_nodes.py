@@ -1,4 +1,4 @@
-"""What torch's exporter writes, as nodes of an older opset: it knows none before 18.
+"""Converts the output of torch's exporter, which supports no opset before 18, to an older opset.
 
 ONNX's own converter is not used: it leaves attributes behind that the older operators do not have.
 """

@@ -1,4 +1,4 @@
-"""What has no lowering (an LSTM, a user's own leaf) is written by torch's exporter, and put in place."""
+"""Operations without a lowering (an LSTM, a user's leaf module) are exported by torch.onnx and inserted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adaptive pooling: windows that part an axis into as many pieces as are asked for."""
+"""Adaptive pooling: windows that divide an axis into a given number of parts."""
 
 from __future__ import annotations
 

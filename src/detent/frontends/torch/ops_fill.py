@@ -1,4 +1,4 @@
-"""Tensors that are made of numbers: one over and over, or one after the other."""
+"""Tensors filled with one value, or with a range of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places, distances and spectra, in float."""
+"""Sampling grids, distances and spectra, in float."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is put around a tensor: a number, its mirror image, its edge, its other side."""
+"""Padding: constant, reflect, replicate and circular."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations that gather over a neighborhood or an axis: pooling, means, sums, normalizations."""
+"""Pooling, means, sums and normalizations."""
 
 from __future__ import annotations
 

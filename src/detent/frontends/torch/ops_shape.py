@@ -1,4 +1,4 @@
-"""Operations that move, join, cut or describe: none of them computes with the values."""
+"""Data movement and shapes: operations that do not compute with values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the model returns as outputs of the network, each under a name of its own."""
+"""Turns what the model returns into outputs of the network with unique names."""
 
 from __future__ import annotations
 

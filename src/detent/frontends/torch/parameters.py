@@ -1,4 +1,4 @@
-"""The weights and biases of a prepared module as they are deployed: codes and an encoding, or floats."""
+"""The deployed weights and biases of a prepared module: codes with an encoding, or floats."""
 
 from __future__ import annotations
 
@@ -54,11 +54,9 @@ def encoding_of(scheme: Scheme, qparams: QParams, *, int4: bool = False) -> Enco
 
 
 def activation_encoding(quantizer: Quantizer) -> Encoding:
-    """The encoding whose QuantizeLinear gives what an activation's quantizer gives.
-
-    A quantizer may leave out codes that its grid has (a clip that is the same on both sides): the encoding has those
-    that come out. One that moves values before it rounds them is refused.
-    """
+    """The encoding whose QuantizeLinear computes what an activation's quantizer does. A quantizer may not use all codes
+    of its grid (if it clips symmetrically): the encoding has the codes in use. A quantizer that changes values before
+    rounding is refused."""
     encoding = encoding_of(quantizer.scheme, quantizer.qparams())
     if not encoding.per_tensor:
         return encoding

@@ -1,4 +1,4 @@
-"""What models take and give: tensors inside of dicts, lists, tuples and dataclasses."""
+"""Inputs and outputs of models: tensors nested in dicts, lists, tuples and dataclasses."""
 
 from __future__ import annotations
 

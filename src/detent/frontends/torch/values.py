@@ -1,4 +1,4 @@
-"""What an fx value is while a graph is written as a network: a tensor by name, a free size, or plain Python."""
+"""The values of fx nodes during export: a tensor by name, a free size, or a plain Python value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prepared model as a network: each fx node in turn is written by the lowering of its operation."""
+"""Exports a prepared model as a network: each fx node in turn is lowered by the lowering of its operation."""
 
 from __future__ import annotations
 

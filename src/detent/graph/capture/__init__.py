@@ -1,3 +1,3 @@
-"""From any `nn.Module` to fx graphs: three ways of capturing, and what each must know of Python and torch."""
+"""Captures any `nn.Module` as fx graphs, in three ways."""
 
 __all__: list[str] = []

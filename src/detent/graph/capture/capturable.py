@@ -1,4 +1,4 @@
-"""Models, and what `capture` is given with them, that are refused before anything is done."""
+"""Refuses models and example inputs that cannot be captured, before anything is done."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _is_aten(target: Any) -> bool:
 
 
 def other_real(model: nn.Module) -> str | None:
-    """A parameter of real numbers that are not float32, as scales are, with its type; None if there is none."""
+    """A floating-point parameter that is not float32 (the type of scales), with its type; None if there is none."""
     for name, held in model.named_parameters():
         if held.is_floating_point() and held.dtype != torch.float32:
             return f"{name!r} is {str(held.dtype).removeprefix('torch.')}"

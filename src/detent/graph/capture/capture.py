@@ -1,4 +1,4 @@
-"""From any `nn.Module` to fx graphs, never giving up: what cannot be traced becomes a graph break.
+"""Captures any `nn.Module` as fx graphs: what cannot be traced becomes a graph break.
 
 Where symbolic tracing cannot go on, torch.export is tried (`exporting`), and then a recording of what runs
 (`replaying`). A graph break is the smallest submodule that none takes: its Python code depends on data. It stays
@@ -270,7 +270,7 @@ class _Capture:
                 self._children(part, where)
 
     def _children(self, module: nn.Module, path: str) -> None:
-        """Capture each child of a graph break that is called when the whole model runs, in its place."""
+        """Capture each child of a graph break that is called when the whole model runs, in place."""
         parts = _called_parts(module)
         calls = _calls_of(parts, self._root, self.example)
         for name, child in parts.items():
@@ -289,7 +289,7 @@ class _Capture:
 
     @property
     def example(self) -> Inputs:
-        """What the root is called with, in its first mode."""
+        """The arguments of the root in its first mode."""
         return Inputs(self._inputs.args, {**self._inputs.kwargs, **next(iter(self.modes.values()))})
 
 
@@ -299,7 +299,7 @@ def _replace_part(module: nn.Module, name: str, part: nn.Module) -> None:
 
 
 def _called_parts(module: nn.Module) -> dict[str, nn.Module]:
-    """The children, with lists and dicts of modules, which are never called themselves, opened up."""
+    """The children, with lists and dicts of modules, which are never called themselves, expanded."""
     parts: dict[str, nn.Module] = {}
     for name, child in module.named_children():
         if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
@@ -344,7 +344,8 @@ def _region_of_one(op: nn.Module, inputs: Inputs) -> Region:
 
 
 def _recorded_in_reals(region: Region, mode: str, module: nn.Module, inputs: Inputs) -> Any:
-    """What a graph gives, whose nodes know from here on what they give; it has no complex numbers any more."""
+    """The output of a graph, which is rewritten without complex numbers, and whose nodes are annotated with their
+    types."""
     given = record(region.runners[mode], module, inputs)
     if not write_in_reals(region, region.graphs[mode]):
         return given
@@ -353,7 +354,7 @@ def _recorded_in_reals(region: Region, mode: str, module: nn.Module, inputs: Inp
 
 
 def _require_same(runner: fx.GraphModule, module: nn.Module, inputs: Inputs) -> None:
-    """Refuse a graph that computes something else than the module, also for a larger batch if both take it."""
+    """Refuse a graph that computes something else than the module, also for a larger batch if both accept it."""
     _require_same_elsewhere(runner, module, doubled(inputs))
     if not same(run(module, inputs), record(runner, module, inputs)):
         raise ValueError("the graph computes something else")

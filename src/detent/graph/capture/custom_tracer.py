@@ -1,4 +1,4 @@
-"""Tracing as the user wants it: a subclass says what stays one node, and may edit the graph."""
+"""User-defined tracing: a subclass decides what stays one node, and may edit the graph."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _PARTS = frozenset(("training", "_parameters", "_buffers", "_modules", "_non_per
 
 
 def attributes_of(root: nn.Module) -> Attributes:
-    """The plain attributes and the hooks of every module: code may keep something there from one call to the next."""
+    """The plain attributes and hooks of every module, where code may keep state from one call to the next."""
     return {
         module: {k: copy.copy(v) if "_hooks" in k else v for k, v in vars(module).items() if k not in _PARTS}
         for module in root.modules()
@@ -108,7 +108,7 @@ class Exporter:
         return Exported(recorder.graph, in_place, recorder.dropped)
 
     def _replayed(self, inputs: Inputs, constants: Mapping[str, Any]) -> CallRecorder:
-        """What is called when the module runs on `inputs`."""
+        """The calls recorded while the module runs on `inputs`."""
         recorder = CallRecorder(self._module, self._is_leaf, sizes=NumericSizes(), check=refuse_reading)
         given = fresh(inputs)
         tensors = [value for value in flat(tuple(given)) if isinstance(value, Tensor)]
@@ -179,7 +179,7 @@ class Exporter:
 
 
 class _Wrapped(nn.Module):
-    """A module as torch.export takes it: tensors in, tensors out."""
+    """A module with the signature that torch.export needs: tensors in, tensors out."""
 
     def __init__(self, module: nn.Module, run: Callable[..., tuple[Tensor, ...]]):
         super().__init__()
@@ -225,7 +225,7 @@ def _refuse_other_sizes(recorder: CallRecorder, ranges: Mapping[Any, Any]) -> No
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """torch.export prints and logs at length what it could not do; the reason is in the error."""
+    """Suppresses torch.export's output about failures, which the error message contains."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

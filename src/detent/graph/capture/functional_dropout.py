@@ -14,7 +14,7 @@ __all__ = ["dropout_as_modules"]
 
 
 def dropout_as_modules(region: Region, in_training: Mapping[str, fx.Graph]) -> None:
-    """`F.dropout(x, p, self.training)` gets back its two modes. `in_training` are graphs captured in training mode."""
+    """Restores both modes of `F.dropout(x, p, self.training)`. `in_training` are graphs captured in training mode."""
     for mode, graph in region.graphs.items():
         twins = [node for node in in_training[mode].nodes if node.target is F.dropout]
         for node, twin in zip([n for n in graph.nodes if n.target is F.dropout], twins, strict=True):

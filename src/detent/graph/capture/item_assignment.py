@@ -1,9 +1,9 @@
 """Assignments to a part of a tensor while a model is traced: `y[..., :2] = z`, `y[:, ::2] = z`, `y[y < 0] = 0.0`.
 
-torch.fx knows no assignment. What is assigned is put between what stays (`torch.cat`), which every target can write.
-Places that do not follow each other (steps, lists) are picked out of both, one behind the other. A mask is a
-`masked_fill`. The node `becomes` says from where on the tensor is another one, and is gone when in-place
-operations have been written out of place.
+torch.fx cannot represent an assignment. The assigned part is concatenated with the parts that stay (`torch.cat`), which
+every target supports. Indices that are not contiguous (steps, lists) are gathered from both. A mask becomes a
+`masked_fill`. The node `becomes` marks from where on the tensor is replaced; it is removed when in-place operations
+have been rewritten.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["assigned", "becomes"]
 
 
 class Part(NamedTuple):
-    """Of one axis: its places that are assigned, how they are written, whether the last of them is the end of the
-    axis, and whether what is assigned has no such axis (`y[:, 0] = z`). `size` is that of the axis, where the places
-    do not follow each other."""
+    """The assigned part of one axis: its indices, how they are written, whether the last of them is the end of the
+    axis, and whether the assigned value lacks this axis (`y[:, 0] = z`). `size` is that of the axis, if the indices are
+    not contiguous."""
 
     axis: int
     places: tuple[int, ...]
@@ -35,7 +35,7 @@ Examples = Callable[[fx.Proxy], list[Any]]
 
 
 def becomes(old: Tensor, new: Tensor) -> Tensor:
-    """Let readers of `old` behind this node read `new`."""
+    """Let readers of `old` after this node read `new`."""
     del old
     return new
 

@@ -1,9 +1,9 @@
-"""In-place operations of a traced graph, written as what they compute.
+"""Replaces in-place operations of a traced graph by out-of-place ones.
 
-`y.add_(z)` changes `y` for everybody who reads it later. A quantizer on the way from `y` to the operation would give it
-another tensor to change, a quantizer for another reader keeps `y` for the backward pass, and a deployed graph has no
-memory to change at all. So it becomes its out-of-place counterpart, and whoever reads `y` after it reads the result.
-Where nobody else reads `y`, working in place saves memory and stays.
+`y.add_(z)` changes `y` for all later readers. A quantizer between `y` and the operation would give it another tensor to
+change, a quantizer for another reader keeps `y` for the backward pass, and a deployed graph has no memory to change. So
+the operation becomes its out-of-place counterpart, and later readers of `y` read its result. If nothing else reads `y`,
+the in-place operation saves memory and is kept.
 """
 
 from __future__ import annotations
@@ -26,10 +26,8 @@ CONSTANT = "_tensor_constant"  # how torch.fx begins the name of a tensor that f
 
 
 def write_out_of_place(graph: fx.Graph, root: nn.Module, *, owns_inputs: bool) -> set[str]:
-    """Rewrite `graph`, in place, and name the modules that must give their result in memory of its own.
-
-    Refused where what is changed is read later through another view of it, or by a caller (unless `owns_inputs`).
-    """
+    """Rewrite `graph`, in place, and return the modules that must not modify their input. Refused if the modified
+    tensor is read later through another view of it, or by a caller (unless `owns_inputs`)."""
     modules = dict(root.named_modules())
     _join_constants(graph)
     place = {node: index for index, node in enumerate(graph.nodes)}
@@ -62,7 +60,7 @@ def write_out_of_place(graph: fx.Graph, root: nn.Module, *, owns_inputs: bool) -
 
 
 def _is_state(node: fx.Node) -> bool:
-    """What a model keeps, and not a tensor that forward makes."""
+    """Whether the model keeps the tensor, instead of creating it in forward."""
     return node.op == "get_attr" and not str(node.target).startswith(CONSTANT)
 
 
@@ -120,7 +118,7 @@ def _function_counterpart(function: Any) -> Any:
 
 
 def _asks_for_it(node: fx.Node) -> bool:
-    """`F.relu(x, inplace=True)`."""
+    """Matches `F.relu(x, inplace=True)`."""
     bound = _bound(node)
     return bound is not None and bound.arguments.get("inplace") is True
 
@@ -160,7 +158,7 @@ def _called(node: fx.Node) -> str:
 
 
 def _is_view(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
-    """Whether the output of a node may lie in the memory of its input."""
+    """Whether the output of a node may share memory with its input."""
     if node.op in ("call_function", "call_method") and _called(node) == "clone":
         return False
     kind = kind_of(node, modules) if node.op != "get_attr" else None

@@ -19,7 +19,7 @@ _METHODS = ("dim", "numel", "size")
 
 
 def read_facts(graph: fx.Graph, module: nn.Module, is_tensor: Callable[[fx.Node], bool]) -> None:
-    """Replace such reads by constants. `is_tensor` says whether an input of the graph is a tensor."""
+    """Replace such reads by constants. `is_tensor` tells whether an input of the graph is a tensor."""
     near = next((node for node in graph.find_nodes(op="placeholder") if is_tensor(node)), None)
     for node in list(graph.nodes):
         read = node.args[0] if node.target is getattr or node.op == "call_method" else None
@@ -36,7 +36,7 @@ def read_facts(graph: fx.Graph, module: nn.Module, is_tensor: Callable[[fx.Node]
 
 
 def _fact(held: Tensor, node: fx.Node) -> Any:
-    """None for what depends on the numbers in it."""
+    """None if it depends on the values of the parameter."""
     if node.op == "call_method":
         is_fact = node.target in _METHODS and not node.all_input_nodes[1:]
         return getattr(held, str(node.target))(*node.args[1:], **node.kwargs) if is_fact else None

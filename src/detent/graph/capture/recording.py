@@ -1,8 +1,8 @@
-"""Records what a module calls while it runs, as the fx graph that symbolic tracing would have made.
+"""Records the calls of a module while it runs, as the fx graph that symbolic tracing would have produced.
 
-The module runs on tensors, not on proxies, so that its Python code may do what it likes with sizes, keyword arguments
-and structure. Calls are seen where torch lets functions be overridden (`torch.overrides`), which is where symbolic
-tracing sees them: functions, tensor methods and modules are the same, and so are their names.
+The module runs on tensors instead of proxies, so its Python code may do anything with sizes, keyword arguments and
+structure. Calls are intercepted where torch functions can be overridden (`torch.overrides`), as in symbolic tracing:
+functions, tensor methods and modules are the same, and so are their names.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class CallRecorder(TorchFunctionMode):
             self.add_input(part, self.graph.call_function(read, (node, key)), shapes)
 
     def record(self, run: Callable[[], Any]) -> Any:
-        """What `run` gives, whose calls are recorded up to the output of the graph."""
+        """The result of `run`, whose calls are recorded up to the output of the graph."""
         recorder = self
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -210,7 +210,7 @@ class CallRecorder(TorchFunctionMode):
         self._keep(result, node)
 
     def _keep(self, value: Any, node: fx.Node) -> None:
-        """`value` is what `node` gives, from here on: an operation in place gives what it was given."""
+        """From now on `value` is the output of `node`; an in-place operation returns its input."""
         if isinstance(value, Tensor):
             self._nodes[id(value)] = node
             self._held.append(value)

@@ -94,11 +94,11 @@ def arguments_of(module: nn.Module, inputs: Inputs) -> dict[str, Any]:
 
 def run(module: nn.Module, inputs: Inputs) -> Any:
     given = fresh(inputs)
-    told = io.StringIO()  # fx prints a traceback of its own before it raises, which is none of the answer
+    captured_stderr = io.StringIO()  # fx prints a traceback of its own before it raises, which is none of the answer
     try:
-        with torch.no_grad(), redirect_stderr(told), without_fast_path():
+        with torch.no_grad(), redirect_stderr(captured_stderr), without_fast_path():
             result = module(*given.args, **given.kwargs)
-        sys.stderr.write(told.getvalue())
+        sys.stderr.write(captured_stderr.getvalue())
         return result
     except DetentError:
         raise
@@ -137,7 +137,7 @@ def _found_in(model: nn.Module, error: Exception) -> str:
 
 
 def fresh(inputs: Inputs) -> Inputs:
-    """Copies, because a model may write into what it is given."""
+    """Copies, because a model may modify its inputs."""
     return Inputs(copy.deepcopy(inputs.args), copy.deepcopy(inputs.kwargs))
 
 
@@ -199,7 +199,7 @@ def explained(error: BaseException) -> str:
 
 
 def line_of(error: BaseException) -> str:
-    """The line of the model's own code in which `error` was raised; empty if it was not raised in any."""
+    """The line of the model's code in which `error` was raised; empty if there is none."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if _is_of_model(frame.f_code.co_filename):
             return line_text((frame.f_code.co_filename, line))
@@ -207,7 +207,7 @@ def line_of(error: BaseException) -> str:
 
 
 def calling_line() -> tuple[str, int] | None:
-    """The file and the line of the model's own code that is running; None if none is."""
+    """The file and line of the model's code that is running; None if there is none."""
     calls = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(None))
     return next((call for call in calls if _is_of_model(call[0])), None)
 
@@ -219,7 +219,7 @@ def line_text(place: tuple[str, int]) -> str:
 
 @cache
 def _is_of_model(file: str) -> bool:
-    """Whether code is neither torch's nor ours, and in a file that can be looked at."""
+    """Whether code belongs neither to torch nor to Detent, and is in a readable file."""
     torchs, ours = Path(torch.__file__).parent, Path(__file__).parent.parent
     return Path(file).exists() and torchs not in Path(file).parents and ours not in Path(file).parents
 

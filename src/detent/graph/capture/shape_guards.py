@@ -1,4 +1,4 @@
-"""What sizes decide while a model is traced: `if h % 2:`, `assert c == 3`, `for part in x.chunk(2, 1)`.
+"""Decisions that depend on sizes while a model is traced: `if h % 2:`, `assert c == 3`, `for part in x.chunk(2, 1)`.
 
 The example inputs answer. An answer that depends on more than sizes, or that a batch twice as large would change, is
 none: the module is a graph break then. A branch that was taken stays checked when the graph runs.
@@ -41,7 +41,7 @@ def as_traced(value: Any, expected: bool) -> None:
 
 
 class Deciding:
-    """The values of nodes, for the example inputs and for a batch of twice their number."""
+    """The values of nodes for the example inputs and for a batch of twice the size."""
 
     def __init__(self, module: nn.Module, inputs: Inputs):
         self._runs = [_Values(module, inputs), _Values(module, doubled(inputs))]
@@ -53,7 +53,7 @@ class Deciding:
         return _agreed([None if value is None else bool(value) for value in self.examples(node)])
 
     def count(self, node: fx.Node) -> int | None:
-        """How many parts there are to go through."""
+        """The number of iterations of a loop."""
         seen = self.examples(node)
         return _agreed([len(value) if isinstance(value, (tuple, list, Tensor)) else None for value in seen])
 
@@ -128,13 +128,13 @@ def _agreed(answers: list[Answer | None]) -> Answer | None:
 
 
 def doubled(inputs: Inputs) -> Inputs:
-    """Inputs with a batch of twice their number."""
+    """Inputs with a batch of twice the size."""
     sizes = [value.shape[0] for value in flat(tuple(inputs)) if isinstance(value, Tensor) and value.ndim]
     return Inputs(*map_tensors(tuple(inputs), lambda tensor: _twice(tensor, sizes[0])))
 
 
 def reversed_numbers(inputs: Inputs) -> Inputs:
-    """Inputs of the same sizes, in whose tensors the numbers stand the other way round."""
+    """Inputs of the same sizes with the values of each tensor in reverse order."""
     return Inputs(*map_tensors(tuple(inputs), lambda tensor: tensor.flip(tuple(range(tensor.ndim)))))
 
 

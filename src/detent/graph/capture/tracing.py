@@ -1,4 +1,4 @@
-"""Tracing with torch.fx: what stays one node, what is a constant, and where it cannot go on."""
+"""Tracing with torch.fx: what stays one node, what is a constant, and where tracing must stop."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MAKERS = ("arange", "full", "ones", "zeros")
 
 
 class Leaves(NamedTuple):
-    """What stays one node: modules by name or class, functions, and what a user's own tracer says."""
+    """What stays one node: modules by name or class, functions, and what a user's tracer decides."""
 
     modules: Sequence[str | type[nn.Module]] = ()
     functions: Sequence[Callable[..., Any]] = ()
@@ -94,7 +94,7 @@ class Tracer(fx.Tracer):
                 custom.usual = None
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """An `if` or `assert`: sizes decide."""
+        """An `if` or `assert`, decided by sizes."""
         truth = self._deciding.truth(obj.node)
         if truth is None:
             return super().to_bool(obj)
@@ -102,7 +102,7 @@ class Tracer(fx.Tracer):
         return truth
 
     def iter(self, obj: fx.Proxy) -> Iterator[Any]:
-        """A `for`, or a call of `list`, over as many parts as the example has."""
+        """A `for`, or a call of `list`, over as many elements as the example has."""
         count = self._deciding.count(obj.node)
         return super().iter(obj) if count is None else iter([operator.getitem(obj, index) for index in range(count)])
 
@@ -146,7 +146,7 @@ class Tracer(fx.Tracer):
         return super().create_proxy(kind, target, args, kwargs, *rest, **options)
 
     def _inlined(self, function: Callable[..., Any], args: Any, kwargs: Any) -> fx.Proxy | None:
-        """What a function gives that its author keeps from tracing; None if tracing cannot follow it."""
+        """The result of a function that is wrapped against tracing; None if tracing cannot follow it."""
         before = set(self.graph.nodes)
         try:
             made = function(*args, **kwargs)
@@ -175,7 +175,7 @@ class Tracer(fx.Tracer):
             self.graph.erase_node(node)
 
     def example(self, proxy: fx.Proxy) -> Any:
-        """What a proxy stands for when the example inputs are run."""
+        """The value of a proxy for the example inputs."""
         return self._deciding.example(proxy.node)
 
     def _as_proxy(self, value: Any) -> Any:
@@ -187,7 +187,7 @@ class Tracer(fx.Tracer):
         return self.proxy(held)
 
     def _is_made(self, held: Any) -> bool:
-        """Whether forward makes the tensor, and the model does not keep it."""
+        """Whether forward creates the tensor and the model does not keep it."""
         kept = any(held is one for one in (*self.root.parameters(), *self.root.buffers()))
         return not kept and str(self.tensor_attrs.get(held, CONSTANT)).startswith(CONSTANT)
 
@@ -230,7 +230,7 @@ class Tracer(fx.Tracer):
         return next((place for place, part in enumerate(found) if part is value), None)
 
     def _known(self, value: Any) -> Any:
-        """A number that was computed of sizes, if it is the same for every batch."""
+        """A number computed from sizes, if it is the same for every batch."""
         found = self._deciding.examples(value) if isinstance(value, fx.Node) else [value]
         return found[0] if all(type(one) is int and one == found[0] for one in found) else value
 

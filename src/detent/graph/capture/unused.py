@@ -1,7 +1,7 @@
-"""Operations whose result nobody uses: they would be quantized and trained for nothing, and no file has them.
+"""Removes operations whose result is not used: they would be quantized and trained for nothing, and are in no file.
 
-Only operations that are known go, because they do nothing but compute. One that changes a tensor in place stays, and
-so does a module with hooks, which may be what its result is for.
+Only operations that are known go, because they do nothing but compute. One that changes a tensor in place stays, and so
+does a module with hooks, which may be what its result is for.
 """
 
 from __future__ import annotations

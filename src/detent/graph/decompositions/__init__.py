@@ -1,3 +1,3 @@
-"""Operations of torch in the operations they are made of: targets have integers for these, and none for the whole."""
+"""Decomposes torch operations into ones that targets can run on integers."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Attention in the operations it is made of: targets have integers for these, and none for attention as a whole.
+"""Decomposes attention: targets have integer kernels for its operations, but none for attention as a whole.
 
 Each function computes what torch's of the same name does, of tensors and of proxies alike. Truth values become what is
 added to the scores, a number so low that softmax gives 0 for it: infinities are no number that a grid, or every engine,
@@ -29,7 +29,7 @@ HIDDEN = -1e30
 
 
 def example_of(value: Any) -> Any:
-    """What a proxy stands for when the example inputs are run; anything else is its own example."""
+    """The value of a proxy for the example inputs; anything else is its own example."""
     if not isinstance(value, fx.Proxy):
         return value
     tracer: Any = value.tracer
@@ -176,7 +176,7 @@ def _rows(parameter: Any, start: int, stop: int) -> Any:
 
 
 def _with_row(x: Any, row: Any, tokens: int) -> Any:
-    """`x` with the one token `row` behind its own, in each sample."""
+    """`x` with the token `row` appended in each sample."""
     first = x[:, :1] if tokens else x[:1]
     if example_of(x).dim() == 2:
         return torch.cat([x, row.squeeze(0)])
@@ -184,7 +184,7 @@ def _with_row(x: Any, row: Any, tokens: int) -> Any:
 
 
 def _in_heads(x: Any, heads: int, size: int, tokens: int, is_batched: bool) -> Any:
-    """Tokens of features as heads of tokens: (..., head, token, feature)."""
+    """Splits the features of tokens into heads: (..., head, token, feature)."""
     parted = x.unflatten(-1, (heads, size))
     if not is_batched:
         return parted.transpose(0, 1)
@@ -192,7 +192,7 @@ def _in_heads(x: Any, heads: int, size: int, tokens: int, is_batched: bool) -> A
 
 
 def _weights(query: Any, key: Any, masks: Sequence[Any]) -> Any:
-    """How much of each value a token takes: one in all."""
+    """Attention weights, which sum up to 1."""
     scores = torch.matmul(query, key.transpose(-2, -1))
     for mask in masks:
         scores = scores + mask
@@ -200,8 +200,8 @@ def _weights(query: Any, key: Any, masks: Sequence[Any]) -> Any:
 
 
 def _nothing_of_hidden(weights: Any, masks: Sequence[Any]) -> Any:
-    """A token that sees none takes nothing, as of torch's fused attention. Only where the example inputs have such a
-    token: it costs an operation of the size of the weights."""
+    """Sets the weights of a token that sees no other to 0, as torch's fused attention does. Only if the example inputs
+    have such a token, because it costs an operation of the size of the weights."""
     if not masks:
         return weights
     sees = sum(masks[1:], start=masks[0]).amax(-1, keepdim=True) > HIDDEN / 2
@@ -209,14 +209,14 @@ def _nothing_of_hidden(weights: Any, masks: Sequence[Any]) -> Any:
 
 
 def _added(mask: Any, *, hides: bool) -> Any:
-    """A mask as what is added to scores; of truth values, those that hide a score, or those that let it be seen."""
+    """A mask as an addend of the scores. A boolean mask either hides scores or lets them be seen."""
     if example_of(mask).dtype == torch.bool:
         return torch.where(mask, HIDDEN, 0.0) if hides else torch.where(mask, 0.0, HIDDEN)
     return mask.clamp(min=HIDDEN)
 
 
 def _later_hidden(query: Any, key: Any, tokens: int = -2) -> Any:
-    """A mask that lets each token see none behind it."""
+    """A causal mask, which hides later tokens."""
     rows, columns = (torch.arange(each.size(tokens), device=each.device) for each in (query, key))
     return torch.where(rows.unsqueeze(1) < columns, HIDDEN, 0.0)
 
@@ -226,7 +226,7 @@ def _padded(mask: Any, columns: int) -> Any:
 
 
 def _repeated(x: Any, times: int) -> Any:
-    """Each head so often, one behind the other."""
+    """Each head repeated consecutively."""
     if times == 1:
         return x
     sizes = [-1] * (example_of(x).dim() - 2)

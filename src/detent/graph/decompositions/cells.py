@@ -1,4 +1,4 @@
-"""Cells of recurrent networks in the operations they are made of, so that their weights are those of linear layers."""
+"""Decomposes recurrent cells, so that their weights are those of linear layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Complex numbers of a captured graph, as their real and imaginary parts: no target computes with others.
+"""Rewrites complex tensors of a captured graph as real and imaginary parts, because no target has complex numbers.
 
 Rotary embeddings (`torch.polar`, `view_as_complex`) become products and sums of real numbers. What has no such form
 here (`torch.fft`) stays one operation, in float, that takes and gives real numbers.
@@ -22,14 +22,14 @@ __all__ = ["in_reals", "write_in_reals"]
 
 
 class Parts(NamedTuple):
-    """Of complex numbers, in a graph: nodes, or tensors when it runs."""
+    """The real and imaginary part of complex numbers: nodes in a graph, or tensors when it runs."""
 
     real: Any
     imag: Any
 
 
 def write_in_reals(region: Region, graph: fx.Graph) -> bool:
-    """Rewrite `graph`, of `region`, whose nodes know the types they give. Whether there was anything to do."""
+    """Rewrite `graph` of `region`, whose nodes have recorded types; returns whether anything changed."""
     writer = _Writer(region, graph)
     for node in list(graph.nodes):
         if node.op != "output" and (_is_complex(node) or any(each in writer.parts for each in node.all_input_nodes)):

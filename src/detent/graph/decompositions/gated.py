@@ -1,4 +1,4 @@
-"""A gated linear unit in the operations it is made of: targets have integers for these, and ONNX has no other way."""
+"""Decomposes gated linear units, for which ONNX has no operator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["gated"]
 
 
 def gated(input: fx.Proxy, dim: int = -1) -> fx.Proxy:  # noqa: A002 - as torch names it
-    """What `F.glu` computes: one half, times the sigmoid of the other."""
+    """`F.glu`: one half times the sigmoid of the other."""
     halves = torch.chunk(input, 2, dim)  # type: ignore[arg-type]
     made: fx.Proxy = halves[0] * torch.sigmoid(halves[1])  # type: ignore[assignment]
     return made

@@ -1,4 +1,4 @@
-"""A convolution that pads with something else than zeros becomes a pad and a convolution that does not.
+"""Splits a convolution whose padding is not zero into a pad and a convolution without padding.
 
 So a target decides about the pad as about any other, and its file need not have a convolution that reflects.
 """
@@ -19,7 +19,7 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def split_conv_padding(captured: Captured) -> None:
-    """Part them, in place."""
+    """Split such convolutions in place."""
     parted: set[Convolution] = set()
     for path, region in captured.regions.items():
         if any(path != each and path.startswith(f"{each}." if each else "") for each in captured.graph_breaks):
@@ -60,7 +60,7 @@ def _pad_before(graph: fx.Graph, node: fx.Node, conv: Convolution) -> None:
 
 
 def _sizes(conv: Convolution) -> list[int]:
-    """What is added before and behind, from the last axis to the first, as `F.pad` takes it."""
+    """The padding before and after, from the last axis to the first, as `F.pad` takes it."""
     ends: list[int] = []
     for axis in reversed(range(len(conv.kernel_size))):
         total = conv.dilation[axis] * (conv.kernel_size[axis] - 1)

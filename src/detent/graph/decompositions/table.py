@@ -1,4 +1,4 @@
-"""Functions and modules of torch that are captured as the operations they are made of."""
+"""The table of torch functions and modules that are decomposed while capturing."""
 
 from __future__ import annotations
 

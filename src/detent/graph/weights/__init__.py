@@ -1,3 +1,3 @@
-"""Weights that are no plain parameter of a layer, made so: held beside functions, sliced, computed, parametrized."""
+"""Turns weights into plain parameters of layers: those passed to functions, sliced, computed or parametrized."""
 
 __all__: list[str] = []

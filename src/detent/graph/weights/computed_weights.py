@@ -21,9 +21,10 @@ from detent.graph.kinds import KINDS
 from detent.graph.torch_ops import torch_op
 from detent.graph.weights.own_forward import overridden_class
 
-__all__ = ["materialize_computed_weights"]
+__all__ = ["MARK", "materialize_computed_weights"]
 
-_MARK = "weight_is_computed"
+MARK = "weight_is_computed"
+"""The entry of the state that a float checkpoint lacks."""
 
 
 def materialize_computed_weights(
@@ -119,4 +120,4 @@ def _make_plain(module: Any, known: type[nn.Module], weight: Tensor) -> None:
         delattr(module, name)
     module.__class__ = known
     module.weight = nn.Parameter(weight, requires_grad=needed)
-    module.register_buffer(_MARK, torch.tensor(True))
+    module.register_buffer(MARK, torch.tensor(True))

@@ -1,9 +1,9 @@
-"""Weights that forward hands to a function, `F.conv2d(x, self.w, self.b)` or `x @ self.w`, get a module of their own.
+"""Moves weights that forward passes to a function, `F.conv2d(x, self.w, self.b)` or `x @ self.w`, into modules.
 
-The module stands where the parameter stood and holds that very parameter (`w` becomes `w.weight`, its bias `w.bias`);
-whatever quantizes, folds, trains or deploys modules does it to these too. A weight of `x @ w` is stored transposed, as
-in a linear layer. A parameter that is used in any other way as well stays where it is, and the node says why. A bias
-that forward computes is added behind a linear layer without one.
+The module replaces the parameter and holds it (`w` becomes `w.weight`, its bias `w.bias`), so that everything that
+quantizes, folds, trains or deploys modules applies to it. The weight of `x @ w` is stored transposed, as in a linear
+layer. A parameter with any other use stays where it is, and the node says why. A bias that forward computes is added
+after a linear layer without one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from detent.graph.region import Region
 from detent.graph.torch_ops import kind_of, torch_op
 from detent.graph.wrap import Functional
 
-__all__ = ["WHY_FLOAT", "is_inside_graph_break", "lift_functional_weights"]
+__all__ = ["WHY_FLOAT", "functional_weight", "is_inside_graph_break", "lift_functional_weights"]
 
 WHY_FLOAT = "why its weight stays float"
 """Of a node that keeps its functional weight: where the reason is in its `meta`."""
@@ -108,6 +108,13 @@ def _function(node: fx.Node, region: Region) -> tuple[type[nn.Module] | None, tu
         return op.module_for(target), ("input", *op.parameters, *op.attributes)
     kind = kind_of(node, {str(node.target): called} if called is not None else {})
     return (nn.Linear, _PRODUCT) if kind is not None and kind.name == "matmul" else (None, ())
+
+
+def functional_weight(node: fx.Node, region: Region) -> Any:
+    """What a call hands to a function as its weight, if that is no parameter; None if it calls none that takes one."""
+    make, names = _function(node, region)
+    weight = None if make is None else {**dict(zip(names, node.args, strict=False)), **node.kwargs}.get("weight")
+    return None if _parameter(weight, region)[0] is not None else weight
 
 
 def _computed_bias(node: fx.Node, region: Region) -> fx.Node | None:

@@ -1,8 +1,5 @@
-"""Layers that compute something else than torch's: a convolution that standardizes its weight, one whose hook scales
-what it gives.
-
-Such a layer is no convolution with that weight. It is traced into, so that what it does is seen.
-"""
+"""Layers that compute something else than torch's: a convolution that standardizes its weight, or one with a hook that
+scales its output. They are not treated as convolutions but traced into, so that what they do becomes visible."""
 
 from __future__ import annotations
 

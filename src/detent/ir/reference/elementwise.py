@@ -1,4 +1,4 @@
-"""Operators on each element: arithmetic, comparisons, activation functions, types."""
+"""Elementwise operators: arithmetic, comparisons, activation functions, casts."""
 
 from __future__ import annotations
 

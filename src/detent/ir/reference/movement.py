@@ -1,5 +1,4 @@
-"""Operators whose output values are input values: reshaping, picking, repeating, joining. They take quantized tensors
-as well."""
+"""Data movement: reshaping, slicing, gathering, repeating, concatenating. They take quantized tensors as well."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def _slice(call: KernelCall) -> Tensor:
 
 
 def _backwards(x: Tensor, axis: int, part: slice) -> Tensor:
-    """What a slice with a negative step picks; torch steps forward only."""
+    """A slice with a negative step, which torch does not support."""
     places = range(x.shape[axis])[part]
     forwards = slice(places[-1], places[0] + 1, -places.step) if places else slice(0, 0)
     return x[(slice(None),) * axis + (forwards,)].flip(axis)

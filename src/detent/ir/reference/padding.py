@@ -1,4 +1,4 @@
-"""A sliding window on tensors: what it pads, and which elements it meets."""
+"""Applies a sliding window to tensors: padding, and the elements of each window."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def torch_pads(pads: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def pad_axes(x: Tensor, pads: Sequence[tuple[int, int]], value: Any = 0.0) -> Tensor:
-    """Pad the last axes by (before, after) each."""
+    """Pad the last axes, each by (before, after)."""
     return F.pad(x, torch_pads(pads), value=value)
 
 

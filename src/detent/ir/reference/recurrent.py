@@ -1,4 +1,4 @@
-"""ONNX's LSTM, GRU and RNN step by step: compilers that unroll networks need no kernel for them."""
+"""ONNX's LSTM, GRU and RNN, unrolled, so that compilers need no kernel for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that make one value of many: over axes, of several tensors, the place of one."""
+"""Reductions over axes or over several tensors, and ArgMax and ArgMin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resize, by any of ONNX's rules of coordinates and neighbors."""
+"""Resize, with all of ONNX's coordinate and interpolation modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kernel computes which operator."""
+"""The table of reference kernels."""
 
 from __future__ import annotations
 

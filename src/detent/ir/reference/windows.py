@@ -86,7 +86,7 @@ def _average_pool(call: KernelCall) -> Tensor:
 
 
 def _col2im(call: KernelCall) -> Tensor:
-    """Blocks added up where they overlap."""
+    """Adds up overlapping blocks."""
     window = SlidingWindow.of(call.attributes, call.required_integers(2))
     if window.rank != 2 or not window.is_symmetric:
         raise call.refusal("torch folds images, and pads both sides alike")

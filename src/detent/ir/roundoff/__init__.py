@@ -1,4 +1,4 @@
-"""How far two float32 computations of one operation may be apart: one rule for each operator (`OpSpec.roundoff`)."""
+"""Bounds on the difference of two float32 computations of an operation: one rule per operator (`OpSpec.roundoff`)."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class ErrorBound(NamedTuple):
 
     @property
     def spread(self) -> Tensor:
-        """The error, zeros if there is none."""
+        """The error; zeros if there is none."""
         return torch.zeros_like(self.value) if self.error is None else self.error
 
 
@@ -62,7 +62,7 @@ def is_certain(inputs: Inputs) -> bool:
 
 
 def is_chosen_otherwise(inputs: Inputs) -> bool:
-    """Whether an index or a condition among the inputs may be another."""
+    """Whether an index or a condition among the inputs may differ."""
     return any(
         each is not None and each.error is not None and not each.value.is_floating_point() and bool(each.error.any())
         for each in inputs
@@ -70,7 +70,7 @@ def is_chosen_otherwise(inputs: Inputs) -> bool:
 
 
 def unknown_error(value: Tensor, inputs: Inputs) -> Tensor:
-    """What is allowed to an operation without a rule."""
+    """The tolerance for an operation without a rule."""
     if not value.is_floating_point():
         return torch.full(value.shape, 0.0 if is_certain(inputs) else torch.inf)
     largest = float(torch.where(value.isfinite(), value, 0.0).abs().amax()) if value.numel() else 0.0

@@ -1,4 +1,4 @@
-"""Operations that round nothing: an output value is as uncertain as the input values that it may be."""
+"""Operations that do not round: the error of an output value is that of the input values that it may be."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How far two float32 computations of a function, a softmax or a normalization may be apart.
+"""Bounds on the difference of two float32 computations of a function, a softmax or a normalization.
 
-Each bound is found from the operation, its kernel, the inputs that are there, and what comes out.
+Each bound is computed from the operation, its kernel, its inputs and its outputs.
 """
 
 from __future__ import annotations
@@ -19,16 +19,12 @@ __all__ = ["FUNCTIONS"]
 
 _EXP_IS_ZERO = 256
 """exp(-x) of float32 is 0 from 104 on; the rest is room for the error of the largest number."""
-_INVERSES = ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh")
-_THROUGH_ONE = frozenset(
-    {*_INVERSES, "Celu", "Elu", "Erf", "HardSigmoid", "Mish", "Selu", "Sigmoid", "Softplus", "Tanh"}
-)
-"""Functions that a 1, or a part of it, is added to on the way, as in tanh(x) = 2 / (1 + exp(-2x)) - 1."""
+_THROUGH_ONE = ops_with(Trait.THROUGH_ONE)
 
 
 def _on_each(op: Op, kernel: FloatKernel, inputs: list[ErrorBound], value: Tensor) -> Tensor:
-    """A function of each element, or of one of each input: its own roundings, and how far it moves when all that goes
-    in moves as far as it may."""
+    """A function of corresponding elements of its inputs: its own round-off, and how much it changes if each input
+    changes by its error."""
     largest = value.abs().clamp_min(float(op.type in _THROUGH_ONE))
     for each in inputs:
         largest = torch.maximum(largest, each.value.abs())
@@ -43,7 +39,7 @@ def _on_each(op: Op, kernel: FloatKernel, inputs: list[ErrorBound], value: Tenso
 
 
 def _quotient(op: Op, kernel: FloatKernel, inputs: list[ErrorBound], value: Tensor) -> Tensor:
-    """Engines multiply with a reciprocal, which is rounded too."""
+    """Engines may multiply by the reciprocal, which is rounded too."""
     del op, kernel
     over, under = inputs
     error = 6 * UNIT * value.abs()

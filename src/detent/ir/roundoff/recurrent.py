@@ -1,5 +1,5 @@
-"""How far two float32 computations of a recurrent layer may be apart: its steps in float64, each with roundings of its
-own and with what the steps before it left uncertain."""
+"""Bounds on the difference of two float32 computations of a recurrent layer: its steps in float64, each with its own
+round-off and the error carried over from the steps before."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Sums of products: linear in each input.
 
-Float32 sums have no order that ONNX prescribes. Whatever the order, and whether products are fused with additions or
-not, a sum of n products is off by at most `gamma(n) * sum |a * b|` (Higham, Accuracy and Stability of Numerical
-Algorithms, section 3.1): the operation itself on absolute values gives the second factor. Two computations are apart
-by twice that. An operation that reads numbers that are uncertain themselves passes their uncertainty on.
+ONNX prescribes no order for float32 sums. In any order, with or without fused multiply-add, a sum of n products is off
+by at most `gamma(n) * sum |a * b|` (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1): the operation
+itself on absolute values gives the second factor. Two computations are apart by twice that. An operation that reads
+numbers that are uncertain themselves passes their uncertainty on.
 """
 
 from __future__ import annotations

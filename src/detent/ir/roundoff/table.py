@@ -1,4 +1,4 @@
-"""Which rule bounds the round-off of which operator."""
+"""The table of round-off rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights in blocks: unsigned codes, a scale and a zero point a block, whatever a file writes of them."""
+"""Block-quantized weights: unsigned codes, with a scale and a zero point per block, independent of the file format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BITS = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 @dataclass(frozen=True, eq=False)
 class Blocks:
     """`codes` (rows, columns), unsigned; `scale` and `zero_point` (rows, columns / size). A row is an output of a
-    product, or an entry of a table."""
+    product, or a row of an embedding table."""
 
     tensor: str
     bits: int
@@ -39,14 +39,14 @@ class Blocks:
 
     @property
     def real(self) -> npt.NDArray[np.float32]:
-        """What the codes stand for, (rows, columns): rounded once."""
+        """The dequantized weights (rows, columns), rounded once."""
         steps = self.codes.reshape(*self.scale.shape, self.size) - self.zero_point[..., None]
         return (steps.astype(np.float32) * self.scale[..., None]).reshape(self.codes.shape)
 
 
 def blocks_of(graph: Network, op: Op, sizes: Collection[int] | None = None) -> Blocks | None:
-    """The weight of a product, or the table that rows are taken from; None if it is none of codes in blocks of such
-    sizes. Without `sizes` they may have any, and a row with one scale is a block."""
+    """The block-quantized weight of a product, or the table that a Gather reads; None if it does not have blocks of one
+    of these `sizes`. Without `sizes` any size is accepted, and a row with one scale is a block."""
     read = weight_in_blocks(graph, op, sizes)
     if read is None or read.encoding is None:
         return None
@@ -62,7 +62,7 @@ def blocks_of(graph: Network, op: Op, sizes: Collection[int] | None = None) -> B
 
 
 def weight_in_blocks(graph: Network, op: Op, sizes: Collection[int] | None = None) -> Operand | None:
-    """What `blocks_of` would decode, and None where it has nothing to."""
+    """The weight operand that `blocks_of` would decode; None if there is none."""
     read = _weight(op)
     codes = None if read is None else graph.constants.get(read.tensor)
     encoding = None if read is None else read.encoding
@@ -80,13 +80,13 @@ def _by_row(op: Op) -> bool:
 
 
 def is_weight_only(graph: Network) -> bool:
-    """Whether weights are codes, and all that is computed is real numbers."""
+    """Whether only weights are quantized, and all computation is in float."""
     grids = {read.tensor: read.encoding for op in graph.ops for read in op.reads if read.encoding is not None}
     return bool(grids) and grids.keys() <= graph.constants.keys()
 
 
 def facts_of_blocks(found: Iterable[Blocks]) -> Iterator[TensorFacts]:
-    """What a file says of weights in blocks, for `verify`."""
+    """The facts about block-quantized weights in a file, for `verify`."""
     for blocks in found:
         facts = {"bits": blocks.bits, "scale": blocks.scale, "offset": -blocks.zero_point, "numbers": blocks.real}
         yield TensorFacts(blocks.tensor, facts)
@@ -105,7 +105,8 @@ def _weight(op: Op) -> Operand | None:
 
 
 def pack(codes: Array, bits: int) -> npt.NDArray[np.uint8]:
-    """Along the last axis: of 4 bits two in a byte, the first in the low half; an odd one has a zero beside it."""
+    """Packs along the last axis: two 4-bit codes per byte, the first in the low half; an odd one is padded with
+    zero."""
     if bits == 8:
         return codes.astype(np.uint8)
     padded = np.pad(codes, [(0, 0)] * (codes.ndim - 1) + [(0, codes.shape[-1] % 2)]).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""How values become the bytes of a file, and how files that are not what they should be are refused."""
+"""Converts values to the bytes of a file and back, and refuses malformed files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.errors import ArtifactError
+from detent.errors import ArtifactError, DeployError
 
 __all__ = ["as_json", "parse_json", "plain", "shortest", "unreadable"]
 
@@ -20,8 +20,12 @@ _ONE_LIST = re.compile(r"\[\n\s+(\[[^\[\]\n]*\])\n\s+\]")
 
 
 def as_json(value: Any) -> bytes:
-    """Indented, but a list of numbers on one line. (A string has no raw line break, so none is touched.)"""
-    text = json.dumps(value, indent=2, allow_nan=False)
+    """Indented JSON, but with each list of numbers on one line. (A string has no raw line break, so none is
+    changed.)"""
+    try:
+        text = json.dumps(value, indent=2, allow_nan=False)
+    except ValueError as error:  # of a stranger's config.json: Python reads NaN there
+        raise DeployError("write a file of JSON", str(error), "correct the numbers in the model's folder") from None
     text = _NUMBERS.sub(lambda found: "[" + _BREAK.sub(", ", found[1]) + "]", text)
     return (_ONE_LIST.sub(r"[\1]", text) + "\n").encode()
 
@@ -30,7 +34,7 @@ def parse_json(content: bytes, format_name: str) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
         found = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise unreadable(format_name, f"it is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise unreadable(format_name, f"it holds a {type(found).__name__}, not an object")
@@ -42,7 +46,7 @@ def unreadable(format_name: str, found: str) -> ArtifactError:
 
 
 def plain(array: npt.NDArray[Any]) -> Any:
-    """A number for one element without an axis, else a list: what JSON can say."""
+    """A scalar for one element without an axis, otherwise a list, as JSON needs it."""
     return array.item() if array.ndim == 0 else array.tolist()
 
 

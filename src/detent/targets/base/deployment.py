@@ -1,4 +1,4 @@
-"""What a format writes: the deployed network, and every quantized tensor of it."""
+"""The input of file formats: the deployed network and all its quantized tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of a runtime: load a deployed model, run it, read its tensors, tell how each operation ran."""
+"""The interface of an engine: load a deployed model, run it, read its tensors, report how each operation ran."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Defect:
-    """A bug of some versions of an engine that Detent does not work around; `versions` are the beginnings of
-    their numbers. `at` says whether an operation of a network is affected."""
+    """A known bug of some versions of an engine that Detent does not work around; `versions` are prefixes of version
+    numbers.
+
+    `at` tells whether an operation of a network is affected.
+    """
 
     versions: tuple[str, ...]
     what: str
@@ -32,8 +35,8 @@ class Defect:
 class Placement:
     """How an engine ran one operation of the deployed network.
 
-    `op` is the name of the ONNX node, `ran_as` "integer", "float" or "folded" (it is gone: fused into another
-    operation, or computed beforehand), `why` is empty unless a reader needs a reason, as for a float one.
+    `op` is the name of the ONNX node. `ran_as` is "integer", "float" or "folded" (fused into another operation, or
+    computed in advance). `why` gives a reason where a reader needs one, as for a float operation.
     """
 
     op: str
@@ -70,13 +73,14 @@ class Engine(ABC):
 
     @classmethod
     def options_for(cls, arithmetic: str) -> dict[str, Any]:
-        """The options of `load` with which the engine computes by that arithmetic, if it has kernels of several."""
+        """The options of `load` with which the engine computes by that arithmetic, if it has several sets of
+        kernels."""
         del arithmetic
         return {}
 
     @classmethod
     def fastest(cls, package: Package, *, threads: int = 1) -> Engine:
-        """The deployed model as a user would run it: not necessarily with the options under which it is proven."""
+        """The deployed model as a user would run it, which need not be with the options used for verification."""
         return cls.load(package, threads=threads)
 
     @abstractmethod
@@ -85,7 +89,7 @@ class Engine(ABC):
 
     @abstractmethod
     def explain(self) -> list[Placement]:
-        """Which operations ran on integers, which in float and why."""
+        """Which operations ran on integers, and which in float and why."""
 
     def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         """The intermediate tensors, by ONNX name: integer codes where the tensor is quantized (an

@@ -1,4 +1,4 @@
-"""Formats that hold the qparams of tensors, for tools that read them beside the float network.
+"""Formats for tools that read the qparams of tensors from a separate file, next to the float network.
 
 Names are those of `float.onnx`, the network without Q and DQ.
 """
@@ -67,7 +67,7 @@ class FloatNetwork:
         return [op for op in self.ops if tensor in op.input_names]
 
     def reads(self, op: Op) -> dict[int, DeployedTensor]:
-        """The inputs that the operation reads as integers, by position."""
+        """The positions of the inputs that the operation reads as integers."""
         found: dict[int, DeployedTensor] = {}
         for position, name in enumerate(op.input_names):
             tensor = self.activations.get(name) or self.parameters.get(name)
@@ -76,11 +76,8 @@ class FloatNetwork:
         return found
 
     def moved_backwards(self) -> dict[str, DeployedTensor]:
-        """The activations, and what goes into an operation that only moves values whose output is one of them.
-
-        Tools that want a range for every tensor find it there too. The order is that of `activations`, then of
-        operations from the last to the first.
-        """
+        """The activations, and the inputs of data movement whose output is one of them, because tools that want a range
+        for every tensor look there too. The order is that of `activations`, then operations from last to first."""
         found = dict(self.activations)
         for op in reversed(self.ops):
             if op.type in KEEPS_VALUES and op.outputs[0] in found and op.input_names[0] not in self.network.constants:
@@ -88,7 +85,7 @@ class FloatNetwork:
         return found
 
     def clipping_of(self, op: Op) -> Op | None:
-        """The ReLU or ReLU6 that alone reads the output of `op`."""
+        """The ReLU or ReLU6 that is the only reader of the output of `op`."""
         after = self.consumers(op.outputs[0])
         if len(after) != 1 or any(output.name == op.outputs[0] for output in self.network.outputs):
             return None
@@ -110,7 +107,7 @@ class ParameterFormat(Format):
 
     @abstractmethod
     def parameter_facts(self, content: bytes) -> Iterator[TensorFacts]:
-        """What one of them says."""
+        """The facts in one of them."""
 
     def write(self, deployment: Deployment) -> Written:
         network = FloatNetwork.of(deployment, self.name)
@@ -130,7 +127,7 @@ def initializer_facts(content: bytes) -> Iterator[TensorFacts]:
 
 
 def _with_named_parameters(network: Network) -> Network:
-    """A constant has the name of the parameter that it stores, unless another constant has that name already."""
+    """Renames a constant to the parameter that it stores, unless another constant already has that name."""
     told = {name: one.parameter for name, one in network.stored_as.items() if name in network.constants}
     names = {name: own for name, own in told.items() if own not in network.constants}
     return replace(network.renamed(names), stored_as={})

@@ -1,4 +1,4 @@
-"""The interface of a file format: how its files are written, and what they say of tensors."""
+"""The interface of a file format: writing its files, and reading facts about tensors from them."""
 
 from __future__ import annotations
 

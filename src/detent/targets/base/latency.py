@@ -1,4 +1,4 @@
-"""How much faster integers are than floats on one engine, on a machine that others use too."""
+"""Compares integer and float speed of an engine, on a machine with other load."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _TURN = 3
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds of one run. `int8_ms`, `float_ms` and `ratio` are of the *fastest* runs: what others do on the
-    machine only ever adds time, so the least is nearest to the truth. The medians are what a user sees."""
+    """Milliseconds per run. `int8_ms`, `float_ms` and `ratio` are for the *fastest* runs: other load on the machine
+    only adds time, so the minimum is closest to the truth. The medians are what a user sees."""
 
     int8_ms: float
     float_ms: float
@@ -58,7 +58,7 @@ def compare(
     repeats: int = 50,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Latency:
-    """Run both in turns of a few runs, so that a slow moment of the machine meets both alike."""
+    """Runs both alternately, a few runs at a time, so that slow moments of the machine affect both alike."""
     if repeats < 1:
         raise EngineError(f"compare(repeats={repeats})", "nothing would be measured", "give 1 or more")
     times: tuple[list[float], list[float]] = ([], [])

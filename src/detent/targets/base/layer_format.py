@@ -1,4 +1,4 @@
-"""How a target's checkpoint holds the weights of a language model that is written a layer at a time."""
+"""The checkpoint format of a language model that is written one layer at a time."""
 
 from __future__ import annotations
 

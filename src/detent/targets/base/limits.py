@@ -1,4 +1,4 @@
-"""What a format can hold: the questions writers ask of a tensor, and how they refuse."""
+"""Checks whether a format can represent a tensor, and refuses if it cannot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def refusal(format_name: str, tensor: DeployedTensor, found: str, to_do: str) ->
 def integers(
     tensor: DeployedTensor, format_name: str, *, bits: tuple[int, ...] = (), signed: bool | None = None
 ) -> Grid:
-    """The integer grid of `tensor`, of one of these widths and this signedness if they are given."""
+    """The integer grid of `tensor`; refused unless it has one of these widths and this signedness, if they are
+    given."""
     grid = tensor.scheme.grid
     if not grid.is_uniform:
         raise refusal(format_name, tensor, "the format holds integers only", "quantize it to an integer grid")
@@ -51,7 +52,7 @@ def no_groups(tensor: DeployedTensor, format_name: str) -> None:
 
 
 def exponents(tensor: DeployedTensor, format_name: str) -> npt.NDArray[np.int64]:
-    """`e` where every scale is exactly `2**e`, in the shape of the scale."""
+    """`e` if every scale is exactly `2**e`, in the shape of the scale."""
     mantissa, exponent = np.frexp(tensor.scale)
     if not np.all(mantissa == 0.5):
         raise refusal(format_name, tensor, "the format holds powers of two", "use scale='power_of_two'")
@@ -59,9 +60,9 @@ def exponents(tensor: DeployedTensor, format_name: str) -> npt.NDArray[np.int64]
 
 
 def by_name(deployment: Deployment, format_name: str) -> dict[str, DeployedTensor]:
-    """Quantized activations by name, for formats that have one grid for a tensor, whoever reads it.
+    """Quantized activations by name, for formats that have one grid per tensor for all its readers.
 
-    A tensor that is on two grids is refused; `float_readers` speaks of one that is also read in float.
+    A tensor on two grids is refused; see `float_readers` for one that is also read in float.
     """
     found: dict[str, DeployedTensor] = {}
     for tensor in deployment.activations:

@@ -1,4 +1,4 @@
-"""What goes into a runtime and comes out of it, in the types that the network and its user agree on."""
+"""Converts the inputs and outputs of an engine to the types of the network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def shapes_of(inputs: Arrays) -> Shapes:
 
 
 def given(ports: Mapping[str, Port], inputs: Arrays, *, engine: str) -> dict[str, npt.NDArray[Any]]:
-    """The inputs of a network in its order, contiguous and of its types; others than it takes are refused."""
+    """The inputs of a network in its order, contiguous and of its types; unexpected inputs are refused."""
     if set(inputs) != set(ports):
         raise EngineError(
             f"run on {engine} with inputs {', '.join(sorted(inputs)) or 'none'}",
@@ -55,7 +55,7 @@ def _given(name: str, port: Port, array: npt.NDArray[Any], engine: str) -> npt.N
 
 
 def real(output: Output, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """An output of the network as real numbers, if it gives codes."""
+    """An output of the network, dequantized if the network returns codes."""
     if not output.as_codes or values.dtype == np.float32:
         return values
     assert output.read.encoding is not None

@@ -1,4 +1,4 @@
-"""What chips that shift instead of multiplying have in common in PPQ's tables: NXP, Xilinx FPGA, Espressif."""
+"""Shared by targets with power-of-two scales, as in PPQ: NXP, Xilinx FPGA, Espressif."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PPQ quantizes on several of its platforms alike."""
+"""The kinds that PPQ quantizes on several platforms."""
 
 from __future__ import annotations
 

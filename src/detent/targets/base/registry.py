@@ -1,4 +1,4 @@
-"""The table of targets, and the tables of what they bring with them."""
+"""The registry of targets, and of their formats, engines, arithmetics and rewrites."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ARITHMETICS = {
 
 
 class BackendRegistry(NamedRegistry[Backend]):
-    """What the planner reads of each target, by name."""
+    """The backends of all targets, by name."""
 
     def __init__(self, backends: Iterable[Backend] = ()):
         super().__init__("backend", Backend, backends)
@@ -60,7 +60,7 @@ class TargetRegistry(NamedRegistry[Target]):
             table.find_more = self._find_installed
 
     def register(self, value: Target) -> None:
-        """Add a target and what it brings with it; refuse names that are taken by another."""
+        """Add a target and everything that comes with it; refuse names that another target has."""
         self._check(value.name, value)
         engine = value.backend.engine
         self._bring(

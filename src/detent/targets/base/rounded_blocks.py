@@ -1,4 +1,4 @@
-"""Products of weights in blocks with activations that an engine rounds to 8 bits, block by block, while it runs.
+"""Products of block-quantized weights with activations that the engine rounds to 8 bits at run time, block by block.
 
 Codes are multiplied and added in integers within a block, and blocks in float32, in some order.
 """
@@ -59,7 +59,8 @@ class BlockProduct:
         codes, scale = self.round_blocks(x.value, int(op.attributes["block_size"]))
         *rows, blocks, size = codes.shape
         groups = reach.value.shape[0]
-        sums = codes.abs().reshape(*rows, blocks, groups // blocks, -1).sum(-1) * scale.abs().unsqueeze(-1)
+        added = self.magnitudes(x.value, codes).reshape(*rows, blocks, groups // blocks, -1)
+        sums = added.sum(-1) * scale.abs().unsqueeze(-1)
         largest = sums.reshape(*rows, groups).double() @ reach.value.double()
         if bias is not None:
             largest = largest + bias.value.double().abs()
@@ -68,9 +69,18 @@ class BlockProduct:
         if not is_certain(inputs):
             # Where activations are uncertain, so is every code by a step of the grid.
             spread = x.spread.double().reshape(*rows, blocks, size)
-            step = (scale.abs().double() + spread.amax(-1) / 127).unsqueeze(-1)
-            error = error + (spread + step).flatten(-2) @ _matrix(op, weight.value).abs()
+            moved = spread + self.moved(scale.abs().double(), spread)
+            error = error + moved.flatten(-2) @ _matrix(op, weight.value).abs()
         return [of_finite(error, values[0])]
+
+    def magnitudes(self, x: Tensor, codes: Tensor) -> Tensor:
+        """How large the numbers are that the engine adds up for each activation, in steps."""
+        del x
+        return codes.abs()
+
+    def moved(self, scale: Tensor, spread: Tensor) -> Tensor:
+        """How far rounding takes activations that are uncertain by `spread`: a step of the grid of their block."""
+        return (scale + spread.amax(-1) / 127).unsqueeze(-1)
 
 
 def _matrix(op: Op, weight: Tensor) -> Tensor:

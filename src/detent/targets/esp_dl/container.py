@@ -32,7 +32,7 @@ _FLOAT, _INT, _STRING, _FLOATS, _INTS = 1, 2, 3, 6, 7
 
 @dataclass(frozen=True, eq=False)
 class EspTensor:
-    """A constant. `note` says how it is laid out."""
+    """A constant. `note` describes its layout."""
 
     name: str
     array: npt.NDArray[Any]
@@ -42,7 +42,7 @@ class EspTensor:
 
 @dataclass(frozen=True)
 class EspValue:
-    """A tensor that is computed, or given."""
+    """A tensor that is computed or an input."""
 
     name: str
     dtype: str

@@ -104,7 +104,7 @@ class Converter:
             self._requantize(made, end, kept, grid)
 
     def _regrid(self, op: Op) -> None:
-        """Codes that are read as they are (in float, in ONNX) and on another grid."""
+        """Codes that are moved (in float, according to ONNX) and read on another grid."""
         source = self._reads(op)[0]
         order, (name,) = self._arranged(op, source.tensor)
         self._aliases[op.outputs[0]] = source
@@ -139,7 +139,7 @@ class Converter:
         return self._graph.constants
 
     def _reads(self, op: Op) -> list[Operand]:
-        """What is computed and then read by `op`: all of it on a grid."""
+        """The computed tensors that `op` reads, all of them quantized."""
         found = [self._read(op, read) for read in op.inputs if read is not None and read.tensor not in self._constants]
         for read in found:
             if read.encoding is None:
@@ -167,7 +167,7 @@ class Converter:
         return found[0]
 
     def _alone_read_by(self, op: Op, types: Collection[str]) -> Op | None:
-        """The operation of one of these types that alone reads the output of `op`, in float."""
+        """The operation of one of these types that is the only reader of the output of `op`, in float."""
         after = sole_float_reader(self._graph, op.outputs[0])
         return after if after is not None and after.type in types else None
 

@@ -1,4 +1,4 @@
-"""What ESP-DL can compute, and how it writes scales: the facts that the rewriting of a network asks for."""
+"""Facts about ESP-DL: what it can compute, and how it writes scales."""
 
 from __future__ import annotations
 

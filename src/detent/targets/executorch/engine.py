@@ -15,15 +15,16 @@ import numpy.typing as npt
 
 from detent.errors import EngineError
 from detent.files import temporary_folder
-from detent.ir import Network, Operand, Output, Package, Port
+from detent.ir import Network, Op, Operand, Output, Package, Port, sole_float_reader
 from detent.processes import how_it_ended, python_command
 from detent.targets.base import Engine, Placement
 from detent.targets.base.engine import Arrays
 from detent.targets.base.ports import given
 from detent.targets.executorch import worker as executorch_worker
+from detent.targets.executorch.graph import rounds_tokens
 from detent.targets.executorch.program import PLACES_FILE, PTE_FILE, lower_executorch
 
-__all__ = ["ExecuTorch"]
+__all__ = ["ExecuTorch", "ExecuTorch8da4w"]
 
 Places = Mapping[str, tuple[str, str]]
 
@@ -34,6 +35,7 @@ class ExecuTorch(Engine):
     name: ClassVar[str] = "executorch"
     extra: ClassVar[str | None] = "executorch"
     arithmetic = "executorch"
+    rounds_tokens: ClassVar[bool] = False
 
     def __init__(self, content: bytes, graph: Network, places: Places, threads: int):
         self.require()
@@ -113,8 +115,8 @@ class ExecuTorch(Engine):
         them: every tensor that is on a grid, as codes."""
         if self._open is None:
             graph = _with_all_shown(self._graph)
-            content, places = lower_executorch(graph)
-            self._open = ExecuTorch(content, graph, places, self._threads)
+            content, places = lower_executorch(graph, rounds_tokens=self.rounds_tokens)
+            self._open = type(self)(content, graph, places, self._threads)
         if any(tuple(place) != tuple(self._places[name]) for name, place in self._open._places.items()):
             return {}
         found = self._open.run(inputs)
@@ -147,15 +149,35 @@ class ExecuTorch(Engine):
         return dict(zip((output.name for output in self._graph.outputs), self._answer(), strict=True))
 
 
+class ExecuTorch8da4w(ExecuTorch):
+    """Layers round each token to 8 bits while they run."""
+
+    name: ClassVar[str] = "executorch_8da4w"
+    arithmetic = "executorch_8da4w"
+    rounds_tokens: ClassVar[bool] = True
+
+
 def _with_all_shown(graph: Network) -> Network:
-    """The same network that gives every tensor which is read on one grid, and its outputs, by their names inside."""
+    """The same network that gives every tensor which is read on one grid, what layers that round tokens take in and
+    give, and its outputs, by their names inside."""
     reads = [read for op in graph.ops for read in op.inputs if read is not None and read.tensor not in graph.constants]
     shown = {
         read.tensor: read for read in reads if read.encoding is not None and graph.grid_of(read.tensor) is not None
     }
+    for op in graph.ops:
+        if rounds_tokens(graph, op):
+            last = _with_bias(graph, op)
+            shown |= {read.tensor: read for read in (op.inputs[0], Operand(last.outputs[0])) if read is not None}
     given = {output.read.tensor: output.read for output in graph.outputs}
     outputs = tuple(Output(tensor, read) for tensor, read in {**shown, **given}.items())
     return replace(graph, outputs=outputs)
+
+
+def _with_bias(graph: Network, op: Op) -> Op:
+    """The last operation of a layer: the sum with its bias is a part of the kernel."""
+    after = sole_float_reader(graph, op.outputs[0])
+    adds = after is not None and after.type == "Add" and any(graph.is_constant(read) for read in after.inputs)
+    return after if adds and after is not None else op
 
 
 def _has_batch(port: Port) -> bool:

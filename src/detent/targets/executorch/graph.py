@@ -9,9 +9,11 @@ from typing import Any
 import numpy.typing as npt
 
 from detent.ir import Network, Op, Operand, Trait, constant_values, ops_with, sole_float_reader
-from detent.ir.torch_functions import CONV_BY_PLANES
+from detent.ir.names import TensorNames
+from detent.targets.base.blocks import weight_in_blocks
+from detent.targets.executorch.functions import CONV_BY_PLANES, ROUND_TOKENS
 
-__all__ = ["with_float_weights", "with_own_biases", "with_planes"]
+__all__ = ["rounds_tokens", "with_float_weights", "with_own_biases", "with_planes", "with_rounded_tokens"]
 
 _WEIGHTED = ops_with(Trait.WEIGHTED) - {"MatMul"}  # which has no bias
 
@@ -53,7 +55,10 @@ def with_float_weights(graph: Network, left: Set[str]) -> Network:
 
 
 def _runs_on_codes(graph: Network, op: Op) -> bool:
-    """Whether a layer gets codes and gives codes, perhaps through a ReLU or Clip."""
+    """Whether a layer gets codes and gives codes, perhaps through a ReLU or Clip, or gets rounded tokens."""
+    maker = None if op.inputs[0] is None else graph.producer(op.inputs[0].tensor)
+    if maker is not None and maker.type == ROUND_TOKENS:
+        return True
     if op.inputs[0] is None or op.inputs[0].encoding is None:
         return False
     after = sole_float_reader(graph, op.outputs[0])
@@ -76,6 +81,41 @@ def with_planes(graph: Network) -> Network:
             op = replace(op, type=CONV_BY_PLANES, inputs=(op.inputs[0], bias, *map(Operand, names)))
         ops.append(op)
     return replace(graph, ops=tuple(ops), constants=constants)
+
+
+def with_rounded_tokens(graph: Network) -> Network:
+    """The same network, where layers whose weights are codes read activations that are rounded to 8 bits token by
+    token; weights that others read are real numbers."""
+    taken = [*graph.inputs, *graph.constants, *(name for op in graph.ops for name in (op.name, *op.outputs))]
+    names, constants, ops = TensorNames(taken, "."), dict(graph.constants), []
+    rounded: dict[Operand, Operand] = {}
+    for op in graph.ops:
+        if rounds_tokens(graph, op):
+            (read, *others) = op.inputs
+            assert read is not None
+            if read not in rounded:
+                rounded[read] = Operand(names.unique(f"{read.tensor}_rounded"))
+                name = rounded[read].tensor
+                ops.append(Op(ROUND_TOKENS, name, (read,), (name,)))
+            op = replace(op, inputs=(rounded[read], *others))
+        else:
+            inputs = []
+            for read in op.inputs:
+                if read is not None and read.encoding is not None and read.tensor in graph.coded:
+                    real = Operand(f"{read.tensor}_dequantized")
+                    constants[real.tensor], read = _real(graph, read), real
+                inputs.append(read)
+            op = replace(op, inputs=tuple(inputs))
+        ops.append(op)
+    return replace(graph, ops=tuple(ops), constants=constants)
+
+
+def rounds_tokens(graph: Network, op: Op) -> bool:
+    """Whether it is a linear layer with weights of 4 bits in groups, or of 8 bits with a scale for each output."""
+    read = weight_in_blocks(graph, op) if op.type in ("Gemm", "MatMul") else None
+    if read is None or read.encoding is None or not read.encoding.symmetric:
+        return False
+    return read.encoding.dtype == ("int8" if read.encoding.block is None else "int4")
 
 
 def _real(graph: Network, read: Operand) -> npt.NDArray[Any]:

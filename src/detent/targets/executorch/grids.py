@@ -13,9 +13,9 @@ from torch import Tensor
 from detent.errors import DeployError
 from detent.ir import Encoding
 from detent.ir.qparams import BOUNDS
-from detent.ir.torch_module import Grids
+from detent.ir.torch_module import FloatGrids, Grids
 
-__all__ = ["DecomposedGrids"]
+__all__ = ["DecomposedGrids", "GroupGrids"]
 
 
 class DecomposedGrids(Grids):
@@ -49,6 +49,25 @@ class DecomposedGrids(Grids):
             return library.dequantize_per_tensor(buffers["codes"], scale, zero_point, *bounds)  # type: ignore[no-any-return]
         parts = (buffers["codes"], buffers["scale"], buffers["zero_point"])
         return library.dequantize_per_channel(*parts, encoding.axis, *bounds)  # type: ignore[no-any-return]
+
+
+class GroupGrids(FloatGrids):
+    """Codes of weights in groups of 4 bits, or of 8 bits with a scale for each output."""
+
+    def constant(self, codes: npt.NDArray[Any], encoding: Encoding) -> Mapping[str, Tensor]:
+        held = {"codes": torch.from_numpy(np.ascontiguousarray(codes, np.int8))}
+        held["scale"] = torch.from_numpy(np.ascontiguousarray(encoding.scale))
+        # The delegate takes zero points of the scales' type beside groups, and whole numbers else.
+        zeros = torch.zeros_like(held["scale"], dtype=torch.int64 if encoding.block is None else None)
+        return {**held, "zero_point": zeros}
+
+    def restore(self, buffers: Mapping[str, Tensor], encoding: Encoding) -> Tensor:
+        library, parts = torch.ops.quantized_decomposed, (buffers["codes"], buffers["scale"], buffers["zero_point"])
+        if encoding.block is None:
+            bounds = (encoding.qmin, encoding.qmax, torch.int8)
+            return library.dequantize_per_channel(*parts, encoding.axis, *bounds)  # type: ignore[no-any-return]
+        grid = (encoding.qmin, encoding.qmax, torch.int8, encoding.block, torch.float32)
+        return library.dequantize_per_channel_group(*parts, *grid)  # type: ignore[no-any-return]
 
 
 def _is_weight(encoding: Encoding) -> bool:

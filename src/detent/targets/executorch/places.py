@@ -50,7 +50,7 @@ def places(graph: Network, linear: Network, program: Any) -> dict[str, tuple[str
             inside = list(getattr(program.graph_module, node.args[0].target).original_module.graph.nodes)
             behind, before = _meeting_codes(inside), _meeting_codes(inside[::-1])
             for inner in inside:
-                on_codes = inner in behind and inner in before
+                on_codes = (inner in behind and inner in before) or _reads_rounded_tokens(inner)
                 _note(found, linear, inner, "integer" if on_codes else "float in the delegate")
         else:
             _note(found, linear, node, "float outside of the delegate")
@@ -67,6 +67,15 @@ def _note(found: dict[str, str], graph: Network, node: Any, place: str) -> None:
         found[tensor] = place
 
 
+def _reads_rounded_tokens(node: Any) -> bool:
+    return any(is_dequantize(source) and _is_of_tokens(source) for source in node.all_input_nodes)
+
+
+def _is_of_tokens(node: Any) -> bool:
+    """Whether it is a conversion on a grid that is chosen while the program runs: only one layer reads its codes."""
+    return "quantize_per_token" in str(node.target)
+
+
 def _is_conversion(node: Any) -> bool:
     return is_quantize(node) or is_dequantize(node)
 
@@ -79,7 +88,7 @@ def _meeting_codes(nodes: list[Any]) -> set[Any]:
     for node in nodes:
         nexts = [each for each in (*node.all_input_nodes, *node.users) if each in seen]
         if _is_conversion(node):
-            meets = bool(node.meta.get(_MERGED, False))
+            meets = bool(node.meta.get(_MERGED, False)) and not _is_of_tokens(node)
         elif node.op == "placeholder":
             meets = _is_constant(node)
         else:

@@ -14,12 +14,12 @@ from torch import Tensor
 from detent.errors import DeployError, DetentError
 from detent.ir import Network
 from detent.ir.fixed_sizes import with_fixed_sizes
-from detent.ir.torch_functions import FUNCTIONS
 from detent.ir.torch_module import FloatGrids, Grids, TorchGraph, with_linear_layers
 from detent.targets.base import Deployment, Format, Written
 from detent.targets.base.format import Roles
-from detent.targets.executorch.graph import with_float_weights, with_own_biases, with_planes
-from detent.targets.executorch.grids import DecomposedGrids
+from detent.targets.executorch.functions import OWN_FUNCTIONS
+from detent.targets.executorch.graph import with_float_weights, with_own_biases, with_planes, with_rounded_tokens
+from detent.targets.executorch.grids import DecomposedGrids, GroupGrids
 from detent.targets.executorch.kernels import would_mistake
 from detent.targets.executorch.partition import (
     is_dequantize,
@@ -29,23 +29,28 @@ from detent.targets.executorch.partition import (
 )
 from detent.targets.executorch.places import Reading, operation_of, places, reading_of
 
-__all__ = ["FORMAT", "PLACES_FILE", "PTE_FILE", "ExecutorchFormat", "lower_executorch"]
+__all__ = ["FORMAT", "FORMAT_8DA4W", "PLACES_FILE", "PTE_FILE", "ExecutorchFormat", "lower_executorch"]
 
 PTE_FILE, PLACES_FILE = "model.pte", "model.places.json"
 _BATCH = 1
 
 
 class ExecutorchFormat(Format):
-    """The program, and how each ONNX operation runs in it. Grids cannot be read back: the delegate has its own file."""
+    """The program, and how each ONNX operation runs in it. Grids cannot be read back: the delegate has its own file.
 
-    name = "pte"
+    `rounds_tokens`: weights alone are on grids, and layers round activations token by token while the program runs.
+    """
+
     files: Mapping[str, Roles | None] = {PTE_FILE: None, PLACES_FILE: None}
     weights = PTE_FILE
-    operators = frozenset(FUNCTIONS)
+    operators = frozenset(OWN_FUNCTIONS)
     requires = ("executorch", "executorch")
 
+    def __init__(self, name: str, *, rounds_tokens: bool = False):
+        self.name, self._rounds_tokens = name, rounds_tokens
+
     def write(self, deployment: Deployment) -> Written:
-        content, found = lower_executorch(deployment.graph)
+        content, found = lower_executorch(deployment.graph, rounds_tokens=self._rounds_tokens)
         notes = ["the .pte file takes one sample at a time: ExecuTorch's sizes are fixed when it is written"]
         in_float = [name for name, (_, place) in found.items() if place.startswith("float")]
         if in_float:
@@ -53,23 +58,28 @@ class ExecutorchFormat(Format):
         return Written({PTE_FILE: content, PLACES_FILE: json.dumps(found, indent=1).encode()}, tuple(notes))
 
 
-FORMAT = ExecutorchFormat()
+FORMAT = ExecutorchFormat("pte")
+FORMAT_8DA4W = ExecutorchFormat("pte_8da4w", rounds_tokens=True)
 
 
-def lower_executorch(graph: Network, *, as_float: bool = False) -> tuple[bytes, dict[str, tuple[str, str]]]:
+def lower_executorch(
+    graph: Network, *, as_float: bool = False, rounds_tokens: bool = False
+) -> tuple[bytes, dict[str, tuple[str, str]]]:
     """A .pte file, and for each operation its type and where it runs: "integer", "folded", "float ..."."""
     samples = tuple(_sample(name, port.dtype, port.shape) for name, port in graph.inputs.items())
-    grids = FloatGrids() if as_float else DecomposedGrids()
+    grids = FloatGrids() if as_float else GroupGrids() if rounds_tokens else DecomposedGrids()
     with _quiet():
         with _refusing():  # such as a network that runs with one size of batches only
             fixed = with_own_biases(with_planes(with_linear_layers(with_fixed_sizes(graph, samples))))
+            if rounds_tokens and not as_float:
+                fixed = with_rounded_tokens(fixed)
         lowered, edge = _lowered(fixed, grids, samples)
         found = places(graph, lowered, edge.exported_program())
         with _refusing():
             program = edge.to_executorch()
         _check_kernels(program.executorch_program)
         content = bytes(program.buffer)
-        _check(content, TorchGraph(lowered, grids).eval(), samples)
+        _check(content, TorchGraph(lowered, grids, OWN_FUNCTIONS).eval(), samples)
         return content, found
 
 
@@ -103,7 +113,7 @@ def _edge(
     try:
         with _refusing():
             # Not strict: the tracer behind `strict` does not know the Q and DQ operators.
-            exported = torch.export.export(TorchGraph(graph, grids).eval(), samples, strict=False)
+            exported = torch.export.export(TorchGraph(graph, grids, OWN_FUNCTIONS).eval(), samples, strict=False)
             change = real_numbers_between(lambda node: reading_of(node) in crossings)
             return to_edge_transform_and_lower(
                 exported, transform_passes=[change], partitioner=[partitioner]

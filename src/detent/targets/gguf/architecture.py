@@ -1,4 +1,4 @@
-"""What llama.cpp calls the parts of a model of transformers, and what it must be told of it."""
+"""Maps a transformers model to llama.cpp: tensor names and metadata."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from detent.errors import DeployError
 
-__all__ = ["heads_of", "interleaved", "name_of", "split_halves", "values_of"]
+__all__ = ["heads_of", "interleaved", "name_of", "split_halves", "tensors_of", "values_of"]
 
-_FAMILIES = {"llama": "llama", "mistral": "llama"}
+_FAMILIES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """The architecture of llama.cpp for each `model_type` of transformers."""
 
 _WHOLE = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
@@ -23,11 +23,19 @@ _PARTS = {
     "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
     "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_OF_A_LAYER = tuple(f"{part}.weight" for part in _PARTS.values() if part not in ("attn_q_norm", "attn_k_norm"))
+_FURTHER = {
+    "qwen2": ("attn_q.bias", "attn_k.bias", "attn_v.bias"),
+    "qwen3": ("attn_q_norm.weight", "attn_k_norm.weight"),
+}
+"""What else the layers of a family have."""
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)\.(.+)")
 
 
@@ -45,7 +53,7 @@ def name_of(layer: str) -> str | None:
 
 
 def values_of(config: Mapping[str, Any] | None, *, words: int) -> dict[str, Any]:
-    """What a file says of the whole model, of a config.json that it can say."""
+    """The model-wide metadata for a config.json; refuses a config that it cannot express."""
     asked = "write the format 'gguf'"
     if config is None:
         to_do = "deploy a model of transformers, or a folder of save_pretrained"
@@ -87,15 +95,26 @@ def values_of(config: Mapping[str, Any] | None, *, words: int) -> dict[str, Any]
     }
 
 
+def tensors_of(values: Mapping[str, Any]) -> list[str]:
+    """What the file of such a model holds; the head may be the table."""
+    family = values["general.architecture"]
+    parts = (*_OF_A_LAYER, *_FURTHER.get(family, ()))
+    layers = range(int(values[f"{family}.block_count"]))
+    return [*(f"{name}.weight" for name in _WHOLE.values()), *(f"blk.{i}.{part}" for i in layers for part in parts)]
+
+
 def heads_of(name: str, values: Mapping[str, Any]) -> int | None:
     """How many heads the rows of a weight are, if llama.cpp has them in another order; None for any other weight."""
     family, part = values["general.architecture"], name.rpartition(".")[0].rpartition(".")[2]
+    if family != "llama":  # the others turn rows as transformers does
+        return None
     which = {"attn_q": "head_count", "attn_k": "head_count_kv"}.get(part)
     return None if which is None else int(values[f"{family}.attention.{which}"])
 
 
 def interleaved(rows: npt.NDArray[Any], heads: int | None) -> npt.NDArray[Any]:
-    """Rotary positions turn a row with that half a head further on in transformers, and with the next in llama.cpp.
+    """Rotary positions turn a row with that half a head further on in transformers, and with the next in llama.cpp's
+    `llama`.
 
     >>> interleaved(np.arange(8), 2).tolist()
     [0, 2, 1, 3, 4, 6, 5, 7]

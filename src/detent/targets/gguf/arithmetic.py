@@ -69,7 +69,7 @@ class Ggml(RoundedBlocks):
 
 
 def is_product(graph: Network, op: Op) -> bool:
-    """Whether an operation multiplies by a weight in blocks."""
+    """Whether an operation multiplies by block-quantized weights."""
     return op.type != "Gather" and _reach(graph, op) is not None
 
 

@@ -1,4 +1,4 @@
-"""How GGUF holds weights: rows of blocks, each with its scales and codes side by side.
+"""GGUF's block types: weights are rows of blocks, each with its scales and codes.
 
 | type   | block | bytes | a number is                                              |
 |--------|-------|-------|----------------------------------------------------------|
@@ -54,13 +54,13 @@ class BlockType:
     scale: ScaleType
 
     def matches(self, scheme: Scheme) -> bool:
-        """Whether weights of that scheme are held so."""
+        """Whether weights of that scheme are stored in this type."""
         own = (self.bits, self.scale, PerGroup(1, self.group))
         return own == (scheme.grid.bits, scheme.scale, scheme.granularity) and scheme.grid.is_uniform
 
     @property
     def middle(self) -> int:
-        """What is added to codes that have a sign."""
+        """The offset added to signed codes."""
         return 0 if self.name == "Q4_K" else 1 << (self.bits - 1)
 
     def pack(self, coded: Coded) -> Bytes:
@@ -129,12 +129,12 @@ TYPES = {one.name: one for one in _TYPES}
 
 
 def type_of(scheme: Scheme) -> BlockType | None:
-    """The type that holds weights of that scheme."""
+    """The block type for weights of that scheme."""
     return next((one for one in _TYPES if one.matches(scheme)), None)
 
 
 def real_numbers(coded: Coded) -> Floats:
-    """What codes stand for."""
+    """The dequantized values of codes."""
     (rows, columns), groups = coded.codes.shape, coded.scale.shape[1]
     values = coded.codes.reshape(rows, groups, columns // groups).astype(np.float32) * coded.scale[..., None]
     if coded.offset is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from detent.errors import ArtifactError
+from detent.errors import ArtifactError, DeployError
 from detent.targets.base.content import unreadable
 
 __all__ = ["Container", "Held", "damaged", "read", "write"]
@@ -50,7 +50,7 @@ class Container:
 
 def write(container: Container) -> bytes:
     head = [b"GGUF", struct.pack("<IQQ", 3, len(container.tensors), len(container.values))]
-    head.extend(_text(key) + _value(value) for key, value in container.values.items())
+    head.extend(_entry(key, value) for key, value in container.values.items())
     data, place = [], 0
     for name, held in container.tensors.items():
         sizes = held.shape[::-1]
@@ -62,6 +62,13 @@ def write(container: Container) -> bytes:
 
 def _padded(content: bytes) -> bytes:
     return content + bytes(-len(content) % _ALIGNMENT)
+
+
+def _entry(key: str, value: Any) -> bytes:
+    try:
+        return _text(key) + _value(value)
+    except (struct.error, OverflowError, UnicodeEncodeError) as error:  # of a stranger's config.json or tokenizer
+        raise DeployError("write a gguf file", f"it cannot hold {key}: {error}", "correct the model's folder") from None
 
 
 def _text(text: str) -> bytes:
@@ -88,7 +95,7 @@ def _plain(kind: int, value: Any) -> bytes:
 
 
 class _Reader:
-    """Reads on from a place, and refuses to read past the end."""
+    """Reads sequentially from a position, and refuses to read past the end."""
 
     def __init__(self, content: bytes):
         self._content, self.place = content, 0
@@ -134,6 +141,8 @@ def read(content: bytes, sizes: Mapping[int, tuple[int, int]]) -> Container:
     except (UnicodeDecodeError, struct.error, OverflowError, MemoryError) as error:
         raise damaged(str(error)) from None
     start = reader.place + -reader.place % _ALIGNMENT
+    if sum(count for *_, count in places) > len(content):
+        raise damaged("its tensors lie over one another")
     held = {}
     for name, shape, kind, place, count in places:
         reader.place = start + place

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detent.errors import ArtifactError, DeployError
+from detent.errors import ArtifactError, DeployError, refusing
 from detent.ir import DeployedTensor, Layout, Network, StoredAs
 from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.format import Roles
-from detent.targets.gguf.architecture import heads_of, interleaved, name_of, split_halves, values_of
+from detent.targets.gguf.architecture import heads_of, interleaved, name_of, split_halves, tensors_of, values_of
 from detent.targets.gguf.block_types import F32, TYPES, BlockType, Coded, real_numbers, type_of
 from detent.targets.gguf.container import Container, Held, damaged, read, write
 from detent.targets.gguf.mix import file_type
@@ -62,21 +62,25 @@ def _container(deployment: Deployment) -> Container:
     quantized = {tensor.tensor: tensor for tensor in deployment.parameters}
     arrays = _parameters(deployment.graph)
     table = next((array for name, array in arrays.items() if name_of(_layer(name)) == "token_embd"), None)
-    values = values_of(deployment.config, words=0 if table is None else len(table))
+    with refusing(DeployError, _ASKED, "correct config.json, or use another target"):
+        values = values_of(deployment.config, words=0 if table is None else len(table))
     tensors: dict[str, Held] = {}
     parameters: dict[str, list[str]] = {}
-    types = []
+    types, places = [], tensors_of(values)
     for name, array in arrays.items():
-        own = name_of(_layer(name))
-        if own is None or not name.endswith(".weight"):
+        own = f"{name_of(_layer(name))}.{name.rpartition('.')[2]}"
+        if own not in places:
             if name in quantized or name.endswith((".weight", ".bias")):
                 raise DeployError(_ASKED, f"llama.cpp has no place for the parameter {name}", "use another target")
             continue
-        own += ".weight"
         held, kind = _held(array, quantized.get(name), heads_of(own, values))
         tensors[own], parameters[own] = held, [name]
         types.append(kind)
-    _require_all(tensors, values)
+    absent = [name for name in places if name not in tensors]
+    if absent:
+        raise DeployError(
+            _ASKED, f"the network has no {', '.join(absent[:3])}", "deploy the whole model, with its head"
+        )
     if "output.weight" in tensors and _equal(tensors["output.weight"], tensors["token_embd.weight"]):
         del tensors["output.weight"]
         parameters["token_embd.weight"] += parameters.pop("output.weight")
@@ -127,17 +131,6 @@ def _held(array: Array, tensor: DeployedTensor | None, heads: int | None) -> tup
     return Held(array.shape, kind.number, interleaved(packed, heads).tobytes()), kind.name
 
 
-def _require_all(tensors: Mapping[str, Held], values: Mapping[str, Any]) -> None:
-    layers = int(values[f"{values['general.architecture']}.block_count"])
-    parts = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
-    wanted = ["token_embd", "output_norm", "output", *(f"blk.{i}.{part}" for i in range(layers) for part in parts)]
-    absent = [name for name in wanted if f"{name}.weight" not in tensors]
-    if absent:
-        raise DeployError(
-            _ASKED, f"the network has no {', '.join(absent[:3])}", "deploy the whole model, with its head"
-        )
-
-
 def _equal(first: Held, second: Held) -> bool:
     return (first.type, first.shape, first.content) == (second.type, second.shape, second.content)
 
@@ -167,7 +160,7 @@ def read_gguf(content: bytes) -> Iterator[tuple[str, BlockType, Coded]]:
 
 
 def as_float(container: Container) -> Container:
-    """The same network with the numbers that codes stand for."""
+    """The same network with dequantized weights."""
     kinds = {one.number: one for one in TYPES.values()}
 
     def plain(held: Held) -> Held:

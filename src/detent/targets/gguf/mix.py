@@ -1,4 +1,4 @@
-"""Which weight gets which type: the rules that llama.cpp's own quantizer has for models of the Llama family.
+"""The block type of each weight, by the rules of llama.cpp's quantizer for models of the Llama family.
 
 | mix      | weights | head, and a table that is the head too | values and `down` of some layers |
 |----------|---------|----------------------------------------|----------------------------------|
@@ -55,7 +55,7 @@ def type_in_mix(mix: str, name: str, columns: int, *, layers: int, tied: bool = 
 
 
 def mixed(mix: str, weights: Sequence[MixedWeight]) -> Iterator[Rule]:
-    """Rules of a recipe for the weights of a model."""
+    """Recipe rules for the weights of a model."""
     if mix not in MIXES:
         raise RecipeError(f"the mix {mix!r}", f"gguf has {', '.join(MIXES)}", "name one of these")
     names = {weight.layer: name for weight in weights if (name := name_of(weight.layer))}

@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face folder as the values that llama.cpp reads: tokens, what each is, and how they merge.
+"""Converts the tokenizer of a Hugging Face folder to llama.cpp's metadata: tokens, their types, and merges.
 
 Two kinds are known. Byte-level BPE (`gpt2` there) splits a text by a regular expression that llama.cpp has a name for.
 BPE of characters with bytes for the others, as SentencePiece makes it (`llama` there), merges by scores of tokens.
@@ -17,6 +17,7 @@ __all__ = ["NoTokenizer", "tokenizer_values"]
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
 _SPACE = "\u2581"
+_TEMPLATE = "chat_template.jinja"
 _BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 
 _WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -29,6 +30,8 @@ _SPLITS = {
     (("Split", _WORDS + r"\p{N}" + _REST), ("ByteLevel", False)): "qwen2",
 }
 """What llama.cpp calls the ways to split a text before bytes merge."""
+_NORMALIZERS = {"qwen2": {"type": "NFC"}}
+"""What llama.cpp leaves out of a tokenizer: text that is not in this form gets other tokens there."""
 _TAKES_WHOLE_WORDS = ("llama-bpe",)
 """Those with which it takes a word that is a token as it is, without merging."""
 
@@ -44,7 +47,15 @@ def tokenizer_values(files: Mapping[str, bytes], words: int) -> dict[str, Any]:
     if whole is not None:
         try:
             found = _of_tokenizers(whole)
-        except (ArithmeticError, AttributeError, LookupError, StopIteration, TypeError, ValueError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            StopIteration,
+            TypeError,
+            ValueError,
+        ) as error:
             raise NoTokenizer(f"tokenizer.json is not one that is known: {error}") from None
     elif "tokenizer.model" in files:
         found = _of_sentencepiece(files["tokenizer.model"], said)
@@ -64,10 +75,17 @@ def tokenizer_values(files: Mapping[str, bytes], words: int) -> dict[str, Any]:
         if text in tokens:
             key = "unknown" if name == "unk" else "padding" if name == "pad" else name
             found[f"tokenizer.ggml.{key}_token_id"] = tokens.index(text)
-    template = files["chat_template.jinja"].decode() if "chat_template.jinja" in files else said.get("chat_template")
+    template = _template(files) if _TEMPLATE in files else said.get("chat_template")
     if isinstance(template, str):
         found["tokenizer.chat_template"] = template
     return found
+
+
+def _template(files: Mapping[str, bytes]) -> str:
+    try:
+        return files[_TEMPLATE].decode()
+    except UnicodeDecodeError:
+        raise NoTokenizer(f"{_TEMPLATE} is not text") from None
 
 
 def _json(files: Mapping[str, bytes], name: str) -> dict[str, Any] | None:
@@ -95,6 +113,9 @@ def _of_tokenizers(whole: Mapping[str, Any]) -> dict[str, Any]:
     merges = [one.split(" ") if isinstance(one, str) else list(one) for one in model["merges"]]
     types = [_type_of(token, added.get(number), model) for number, token in enumerate(tokens)]
     first, last = _around(whole.get("post_processor"))
+    for token in (first, last):
+        if token is not None and not (isinstance(token, int) and 0 <= token < len(tokens)):
+            raise NoTokenizer(f"it puts {token!r} around a text, which is no token")
     found = {
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": types,
@@ -107,7 +128,7 @@ def _of_tokenizers(whole: Mapping[str, Any]) -> dict[str, Any]:
         return {**found, **_like_sentencepiece(whole, tokens, merges, types)}
     parts = tuple(_splits(whole.get("pre_tokenizer")))
     split = _SPLITS.get(parts)
-    if split is None or whole.get("normalizer") is not None:
+    if split is None or whole.get("normalizer") not in (None, _NORMALIZERS.get(split)):
         raise NoTokenizer("it splits or changes a text in a way that llama.cpp has no name for here")
     if bool(model.get("ignore_merges")) != (split in _TAKES_WHOLE_WORDS):
         raise NoTokenizer(f"it merges within whole words otherwise than {split} of llama.cpp does")
@@ -196,7 +217,7 @@ def _splits(step: Mapping[str, Any] | None) -> Iterator[tuple[str, Any]]:
 
 
 def _around(step: Mapping[str, Any] | None) -> tuple[int | None, int | None]:
-    """The tokens that are put before and behind a text."""
+    """The tokens added before and after a text."""
     for one in _steps(step, "processors"):
         match one["type"]:
             case "TemplateProcessing":

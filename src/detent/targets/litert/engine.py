@@ -28,7 +28,7 @@ _RESOLVERS = {"xnnpack": "AUTO", "builtin": "BUILTIN_WITHOUT_DEFAULT_DELEGATES",
 
 
 class LiteRT(Engine):
-    """Runs `model.tflite`. The files have channels last; inputs and outputs here have them second, as ONNX does."""
+    """Runs `model.tflite`. The files have channels last; inputs and outputs here have channels first, as in ONNX."""
 
     name = "litert"
     extra = "litert"
@@ -76,7 +76,7 @@ class LiteRT(Engine):
         }
 
     def tensors(self, inputs: Arrays) -> dict[str, Array]:
-        """Also those inside of XNNPACK: the file is run with every tensor as an output."""
+        """Includes tensors inside XNNPACK: the file is run with every tensor as an output."""
         wanted = self._telling()
         if self._opened is None:
             opened = replace(self._model, outputs=tuple(wanted.values()))
@@ -141,12 +141,13 @@ class LiteRT(Engine):
         return self._origin.tensors[index][1]
 
     def _batch_axis(self, index: int) -> int | None:
-        """Along which samples that ran alone are joined; None if the tensor is the same for all of them."""
+        """The axis along which samples that ran separately are joined; None if the tensor is the same for all of
+        them."""
         shape = None if self._graph is None else self._graph.shapes.get(self._origin.tensors[index][0])
         return 0 if shape is None else next((axis for axis, size in enumerate(shape) if isinstance(size, str)), None)
 
     def _shown(self, index: int, array: Array) -> Array:
-        """A tensor of the file as the ONNX network has it; codes in the type they have there."""
+        """A tensor of the file as it is in the ONNX network; codes in the type they have there."""
         turned = np.ascontiguousarray(np.moveaxis(array, -1, 1)) if self._last(index) else array
         encoding = self._model.tensors[index].encoding
         if encoding is None or self._graph is None:
@@ -165,7 +166,7 @@ class LiteRT(Engine):
         return encoding.dequantize(np.moveaxis(array, -1, 1) if self._last(index) else array)
 
     def _telling(self) -> dict[str, int]:
-        """For each tensor of the network the one of the file that says most: codes if everybody reads those."""
+        """For each tensor of the network, the most informative tensor of the file: codes if all readers read those."""
         found: dict[str, int] = {}
         for index, (name, _) in self._origin.tensors.items():
             encoding = self._model.tensors[index].encoding
@@ -178,7 +179,7 @@ class LiteRT(Engine):
 
 
 class _Network:
-    """An interpreter that is resized to whatever batch comes; one sample after the other if the file holds its size."""
+    """An interpreter that is resized to each batch; samples run one after another if the file fixes the batch size."""
 
     def __init__(self, model: TfliteModel, content: bytes, threads: int, kernels: Kernels):
         from ai_edge_litert import interpreter as litert
@@ -221,7 +222,7 @@ class _Network:
         return [self._interpreter.get_tensor(index) for index in self._outputs]
 
     def delegated(self, model: TfliteModel) -> set[int]:
-        """The operators that a delegate took over: those between its inputs and its outputs."""
+        """The operators that a delegate replaced: those between its inputs and its outputs."""
         makers = {index: number for number, operator in enumerate(model.operators) for index in operator.outputs}
         found: set[int] = set()
         for detail in self._interpreter._get_ops_details():

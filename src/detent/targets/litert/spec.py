@@ -6,11 +6,14 @@ from dataclasses import replace
 
 from detent.graph import WEIGHTED
 from detent.numerics import PerChannel, PerTensor
-from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_io
+from detent.planning import FUSED, MOVES, Backend, Rule, SupportedSchemes, chains, quantize_io
+from detent.rewrites.dequantize_looked_up_rows import dequantize_looked_up_rows
 from detent.rewrites.fuse_activation_functions import fuse_activation_functions
 from detent.targets.base import Target
 
 __all__ = ["LITERT", "MICRO_TARGET", "TARGET", "TFLITE_MICRO"]
+
+_REWRITES = (fuse_activation_functions, dequantize_looked_up_rows)
 
 # The names in the comments are those of the 8-bit quantization specification.
 _MICRO_RULES = quantize_io(
@@ -51,7 +54,7 @@ LITERT = Backend(
         also=(SupportedSchemes(bits=(16,), narrow=(False,), symmetric=(True,)),),
     ),
     bias="int32",
-    rules={**_MICRO_RULES, **quantize_io("gelu", "elu")},
+    rules={**_MICRO_RULES, **quantize_io("gelu", "elu"), "embedding": Rule(inputs=False)},
     fusions=(*FUSED, *chains(("add", "sub", "mul"))),
     # "Input and outputs must all have same scale/zero_point".
     passthrough=(*MOVES, "avgpool", "resize", "pad", "concat", "maximum", "minimum"),
@@ -65,7 +68,7 @@ LITERT = Backend(
     },
     wide_ranges={"sigmoid": (0.0, _UP_TO_ONE), "softmax": (0.0, _UP_TO_ONE), "tanh": (-_UP_TO_ONE, _UP_TO_ONE)},
     quantize_outputs=True,
-    rewrites=(fuse_activation_functions.name,),
+    rewrites=tuple(each.name for each in _REWRITES),
     opset=21,
     arithmetic="xnnpack",
     files=("tflite",),
@@ -74,7 +77,7 @@ LITERT = Backend(
 
 TARGET = Target(
     backend=LITERT,
-    rewrites=(fuse_activation_functions,),
+    rewrites=_REWRITES,
     formats={"tflite": "detent.targets.litert.file.writer:FORMAT"},
     readers={".tflite": "detent.targets.litert.file:read_network"},
     engine="detent.targets.litert.engine:LiteRT",
@@ -91,6 +94,7 @@ TFLITE_MICRO = replace(
     name="tflite_micro",
     about="TensorFlow Lite for microcontrollers",
     rules=_MICRO_RULES,
+    rewrites=(fuse_activation_functions.name,),
     per_tensor_weights=("linear",),
     arithmetic="tflite_reference",
     files=("tflite_micro",),

@@ -99,7 +99,7 @@ class Compression:
 
     @classmethod
     def from_message(cls, content: bytes) -> Compression:
-        """What `message` wrote, or another program."""
+        """Reads what `message` or another program wrote."""
         layers = [
             _read_layer(layer)
             for algorithm in _all(content, 2)
@@ -110,7 +110,7 @@ class Compression:
 
     @classmethod
     def from_text(cls, content: bytes) -> Compression:
-        """What `text` wrote."""
+        """Reads what `text` wrote."""
         layers = [
             CompressionLayer(
                 _activation_of(layer["input"][0]),

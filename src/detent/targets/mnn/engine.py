@@ -83,8 +83,8 @@ class Mnn(Engine):
         return self._run(inputs, [output.name for output in self._graph.outputs], keep=())
 
     def tensors(self, inputs: Arrays) -> dict[str, Array]:
-        """Every tensor of the network that the converted model still has; codes where its numbers are on the grid that
-        the network has for it."""
+        """Every tensor of the network that the converted model still has; as codes if its values are on the network's
+        grid for it."""
         if self._inside is None:
             converted = self._worker.ask(do="describe", mnn=self._mnn)["model"]
             self._inside = kept_tensors(self._graph, converted) - {output.name for output in self._graph.outputs}
@@ -103,7 +103,7 @@ class Mnn(Engine):
         return {name: self._codes(name, values) for name, values in shown.items() if values.ndim == ranks[name]}
 
     def explain(self) -> list[Placement]:
-        """What MNN says of each of its commands in a run."""
+        """From what MNN reports about its commands in a run."""
         if self._placements is None:
             self._load(keep=())
             zeros = {name: _zeros(port) for name, port in self._graph.inputs.items()}
@@ -147,7 +147,7 @@ def _zeros(port: Port) -> Array:
 
 
 class _Worker:
-    """The process, and one question after the other."""
+    """The worker process, which is sent one request at a time."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-I", str(_WORKER)]

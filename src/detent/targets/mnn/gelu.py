@@ -1,4 +1,4 @@
-"""GELU as MNN computes it: with a quotient of polynomials for tanh, also where a network spells it out with Erf."""
+"""GELU in MNN: a rational approximation of tanh, also for a GELU that a network decomposes with Erf."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HALF_ROOT = 0.5**0.5
 
 
 def gelu(_op: Op, x: Tensor) -> Tensor:
-    """Whichever form the network asks for. The quotient reaches 1 at 4.97, and is cut there."""
+    """Both variants of the operator. The quotient reaches 1 at 4.97 and is clipped there."""
     y = ((x * x * x * 0.044715 + x) * 0.79788458).clamp(-5, 5)
     square = y * y
     over = (((square + 378) * square + 17325) * square + 135135) * y
@@ -36,7 +36,7 @@ def with_gelu(graph: Network) -> Network:
 
 
 def _spelled_out(graph: Network, made: Mapping[str, Op], op: Op) -> list[tuple[Operand, list[str]]]:
-    """What is read where `op` ends a GELU, and the tensors inside; nothing elsewhere."""
+    """The input of a GELU that ends in `op`, and the tensors inside it; None if there is none."""
     product = _before(graph, made, op, "Mul", 0.5)
     if product is None or product.type != "Mul":
         return []
@@ -68,7 +68,7 @@ def _scales(graph: Network, op: Op) -> bool:
 
 
 def _is(graph: Network, op: Op, number: float) -> bool:
-    """Whether its second input is that number."""
+    """Whether the second input is that number."""
     second = op.inputs[1]
     held = None if second is None or second.encoding is not None else graph.constants.get(second.tensor)
     return held is not None and held.size == 1 and bool(np.isclose(held, number, rtol=1e-6, atol=0).all())

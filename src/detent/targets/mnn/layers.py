@@ -1,4 +1,4 @@
-"""What is one operation to MNN: a layer with its bias and its function, an addition with its ReLU, a SiLU."""
+"""Groups operations that MNN runs as one: a layer with its bias and activation, an addition with its ReLU, a SiLU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LARGE = 2**16
 
 @dataclass(frozen=True)
 class MnnUnit:
-    """Operations that MNN runs as one, in their order; `reads` are the tensors of real numbers that the first reads."""
+    """Operations that MNN runs as one, in order; `reads` are the float tensors that the first one reads."""
 
     ops: tuple[Op, ...]
     reads: tuple[str, ...]
@@ -53,7 +53,7 @@ class MnnUnit:
 
 
 def mnn_units(graph: Network) -> list[MnnUnit]:
-    """The units of a network, in its order."""
+    """The units of a network, in order."""
     inside: set[str] = set()
     found = []
     for op in graph.ops:
@@ -66,7 +66,7 @@ def mnn_units(graph: Network) -> list[MnnUnit]:
 
 
 def is_split(graph: Network, op: Op) -> bool:
-    """Whether MNN makes a convolution for each group: their scales are not those of the tensors around them."""
+    """Whether MNN creates one convolution per group: their scales are not those of the surrounding tensors."""
     weight = op.inputs[1] if op.type == "Conv" else None
     group = op.groups
     if weight is None or group == 1 or has_small_groups(graph, op):
@@ -75,8 +75,8 @@ def is_split(graph: Network, op: Op) -> bool:
 
 
 def has_small_groups(graph: Network, op: Op) -> bool:
-    """Whether MNN would make depthwise convolutions of it, under names that nobody can know and therefore in float:
-    `mnn.model` writes it without groups, with zeros between them."""
+    """Whether MNN would turn it into depthwise convolutions, with names that cannot be predicted and therefore in
+    float: `mnn.model` writes it without groups, with zeros between them."""
     group, weight = op.groups, op.inputs[1] if op.type == "Conv" else None
     if weight is None or weight.tensor not in graph.constants:
         return False
@@ -86,8 +86,8 @@ def has_small_groups(graph: Network, op: Op) -> bool:
 
 
 def is_large(graph: Network, unit: MnnUnit) -> bool:
-    """Whether it is a matrix product whose weights `mnnconvert` puts aside before it quantizes: it then makes codes of
-    memory that holds something else."""
+    """Whether it is a matrix product whose weights `mnnconvert` moves out of the model before it quantizes: it then
+    quantizes uninitialized memory."""
     if unit.head.type not in PRODUCTS or not _has_codes(graph, unit.head):
         return False
     weight = unit.head.inputs[1]
@@ -100,7 +100,7 @@ def integer_layers(graph: Network) -> list[MnnUnit]:
 
 
 def function_behind(graph: Network, unit: MnnUnit) -> Op | None:
-    """The ReLU or clip that is all that reads the output of a unit, and that is computed apart from it."""
+    """The ReLU or clip that is the only reader of a unit's output and is computed separately."""
     after = _joined_reader(graph, unit.output) if unit.head.type in (*WEIGHTED, *BINARY) else None
     if after is None or after.type not in _FUNCTIONS:
         return None
@@ -109,14 +109,13 @@ def function_behind(graph: Network, unit: MnnUnit) -> Op | None:
 
 
 def layer_grid(graph: Network, unit: MnnUnit) -> Encoding | None:
-    """The grid of what a layer gives, or of what a function behind it leaves over: numbers beyond that are cut off by
-    both."""
+    """The grid of a layer's output, or of a function after it: both clip values beyond it."""
     function, own = function_behind(graph, unit), graph.grid_of(unit.output)
     return graph.grid_of(function.outputs[0]) if own is None and function is not None else own
 
 
 def is_taken_in(graph: Network, op: Op) -> bool:
-    """Whether MNN computes a function within the convolution before it: a ReLU, or a clip from 0 to 6."""
+    """Whether MNN fuses a function into the convolution before it: a ReLU, or a clip from 0 to 6."""
     bounds = [graph.constants.get(read.tensor) for read in op.inputs[1:] if read is not None]
     return op.type == "Relu" or (
         op.type == "Clip" and [None if bound is None else float(bound) for bound in bounds] == [0.0, 6.0]
@@ -162,7 +161,8 @@ def _joined_reader(graph: Network, tensor: str) -> Op | None:
 
 
 def _reads(op: Op) -> Iterator[str]:
-    """All of a concatenation or of arithmetic; else the first: others are weights, sizes and axes."""
+    """All inputs of a concatenation or of arithmetic; otherwise the first, because the others are weights, sizes and
+    axes."""
     several = op.type in BINARY or op.type == "Concat"
     for read in op.inputs if several else op.inputs[:1]:
         if read is not None:

@@ -1,4 +1,4 @@
-"""The float network that `mnnconvert` reads, without what MNN gets wrong.
+"""The float network for `mnnconvert`, rewritten to avoid bugs of MNN.
 
 MNN runs an operation on codes as soon as it has a scale for all that it reads and gives. Some of those kernels are
 wrong in MNN 3.6.1. On x86 and arm64: batch norms that stand alone, maxima and minima of two tensors, and resizes other
@@ -37,7 +37,7 @@ _FUNCTIONS = ("Clip", "LeakyRelu", "Relu", "Sigmoid", "Tanh", "Abs", "Neg", "Exp
 
 
 def mnn_network(graph: Network) -> Network:
-    """The float network of a deployed one, as MNN is to read it; all tensors keep their names and numbers."""
+    """The float network of a deployed one, rewritten for MNN; all tensors keep their names and values."""
     plain = float_network(graph).with_named_outputs()
     scope = MnnScope(plain, graph)
     ops = [made for name in plain.inputs for made in scope.made_of(name)]
@@ -57,7 +57,7 @@ def _written(scope: MnnScope, op: Op) -> Ops:
 
 
 def _kept_from_codes(scope: MnnScope, op: Op) -> Ops:
-    """A sum or a product that would have another grid than in the network."""
+    """A sum or product that would be on another grid than in the network."""
     if op.outputs[0] in scope.kept_from_codes:
         yield from _without_scale(scope, op)
     else:
@@ -65,7 +65,7 @@ def _kept_from_codes(scope: MnnScope, op: Op) -> Ops:
 
 
 def _without_scale(scope: MnnScope, op: Op) -> Ops:
-    """No scale comes back to the output of the operation, because another gives its numbers."""
+    """No scale propagates back to the output of the operation, because its values come from another one."""
     made = replace(op, outputs=(f"{op.outputs[0]}.made", *op.outputs[1:]))
     yield made
     yield scope.same(made.outputs[0], op.outputs[0])
@@ -76,7 +76,7 @@ def _unchanged(_: MnnScope, op: Op) -> Ops:
 
 
 def _in_float(scope: MnnScope, op: Op, count: int) -> Ops:
-    """The first `count` inputs twice as large, the result half: exact, and products that no converter takes out."""
+    """The first `count` inputs doubled and the result halved: exact, and products that no converter removes."""
     output, inputs = op.outputs[0], list(op.input_names)
     for index, name in enumerate(inputs[:count]):
         inputs[index] = f"{output}.doubled.{index}"
@@ -88,7 +88,7 @@ def _in_float(scope: MnnScope, op: Op, count: int) -> Ops:
 
 
 def _arithmetic(scope: MnnScope, op: Op) -> Ops:
-    """The converter takes out what changes nothing, and scales would go on through it."""
+    """The converter removes operations that change nothing, and scales would propagate through."""
     first, second = (_is_one_number(scope, name, _NEUTRAL[op.type]) for name in op.input_names)
     if op.outputs[0] in scope.alone and (second or (first and op.type in ("Add", "Mul"))):
         yield scope.same(op.input_names[0 if second else 1], op.outputs[0])
@@ -117,8 +117,9 @@ def _if_wrong(scope: MnnScope, op: Op) -> Ops:
 
 
 def _relu(scope: MnnScope, op: Op) -> Ops:
-    """One that stands alone is a clip, which has no kernel for codes. One behind a matrix product is a maximum: MNN
-    would take it into the product and give that a name that nobody can know, so that it finds no scales for it."""
+    """A ReLU that is not fused becomes a clip, which has no integer kernel. After a matrix product it becomes a
+    maximum: MNN would fuse it into the product under a name that cannot be predicted, and then find no scales for
+    it."""
     if op.outputs[0] in scope.behind_products:
         yield written("Max", [op.input_names[0], scope.number(0)], op.outputs[0], op.name)
         return
@@ -130,7 +131,7 @@ def _relu(scope: MnnScope, op: Op) -> Ops:
 
 
 def _clip(scope: MnnScope, op: Op) -> Ops:
-    """One behind a matrix product is a maximum and a minimum, for the same reason."""
+    """After a matrix product it becomes a maximum and a minimum, for the same reason."""
     steps = [(kind, bound) for kind, bound in zip(("Max", "Min"), op.input_names[1:], strict=False) if bound]
     if op.outputs[0] not in scope.behind_products or not steps:
         yield op
@@ -143,7 +144,7 @@ def _clip(scope: MnnScope, op: Op) -> Ops:
 
 
 def _product(scope: MnnScope, op: Op) -> Ops:
-    """A large one, with what is added to it, is a convolution of one place."""
+    """A large product, with the addition after it, becomes a 1x1 convolution."""
     unit = scope.product(op.outputs[0])
     if unit is None:
         yield op
@@ -165,7 +166,7 @@ def _product(scope: MnnScope, op: Op) -> Ops:
 
 
 def _in_its_shape(scope: MnnScope, x: str, product: str, output: str, rank: int | None, size: int) -> Ops:
-    """The shape of `x`, with another size of the last axis."""
+    """The shape of `x`, with another size for the last axis."""
     last = scope.constant(f"{product}.size", np.array([size], np.int64))
     if rank == 2:
         shape = scope.constant(f"{product}.shape", np.array([-1, size], np.int64))
@@ -179,7 +180,7 @@ def _in_its_shape(scope: MnnScope, x: str, product: str, output: str, rank: int 
 
 
 def _conv(scope: MnnScope, op: Op) -> Ops:
-    """One with small groups has none, and zeros between them."""
+    """A convolution with small groups becomes one without groups, with zero weights between them."""
     if op.outputs[0] not in scope.dense:
         yield op
         return
@@ -195,7 +196,7 @@ def _conv(scope: MnnScope, op: Op) -> Ops:
 
 
 def _batch_norm(scope: MnnScope, op: Op) -> Ops:
-    """A product and a sum with constants."""
+    """A multiplication and an addition of constants."""
     x, *parameters = op.input_names
     rank = scope.rank(x)
     if rank is None or not all(name in scope.constants for name in parameters):
@@ -216,7 +217,7 @@ def _average(scope: MnnScope, op: Op) -> Ops:
 
 
 def _padded(scope: MnnScope, op: Op) -> Ops:
-    """Padding that counts is part of what is averaged."""
+    """Padding that is included in the average."""
     pads, counted, ceil_mode = (op.attribute(name) for name in ("pads", "count_include_pad", "ceil_mode"))
     if not counted or not any(pads):
         yield op
@@ -235,7 +236,7 @@ def _padded(scope: MnnScope, op: Op) -> Ops:
 
 
 def _identity(scope: MnnScope, op: Op) -> Ops:
-    """An output that a function reads too: MNN would give out what the function makes of it."""
+    """For an output that a function reads too: MNN would return the result of the function."""
     source = op.input_names[0]
     moved = op.outputs[0] in scope.outputs and source not in scope.convolved
     real = f"{source}{REAL}" if source in scope.casts else source

@@ -1,4 +1,4 @@
-"""A converted MNN model next to the network it was made from: which tensors it still has, and what ran on integers."""
+"""Compares a converted MNN model with its network: which tensors it still has, and what ran on integers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _LOADED_SO = "the network was loaded without quantization"
 
 
 def kept_tensors(graph: Network, converted: Mapping[str, Any]) -> set[str]:
-    """Tensors that a converted model holds the same numbers of.
+    """Tensors whose values a converted model still has.
 
-    MNN computes functions before changes of layout that came before them, and leaves the names where they were: a
-    tensor then holds the output of a later operation. Tensors between moves are in no run that does not ask for them.
+    MNN may compute a function before layout changes that came before it in the network, without renaming tensors: a
+    tensor then holds the output of a later operation. Tensors between data movement exist only if they are requested.
     """
     between = MnnScales(graph).between_moves
     place = {name: index for index, op in enumerate(graph.ops) for name in _names(op)}
@@ -42,7 +42,7 @@ def kept_tensors(graph: Network, converted: Mapping[str, Any]) -> set[str]:
 
 
 def _computed_by(made: Mapping[int, Mapping[str, Any]], index: int) -> str:
-    """The name of the operation that a tensor has its numbers from, behind changes of layout."""
+    """The name of the operation that computes a tensor, ignoring layout changes."""
     maker = made[index]
     while maker["type"] in _LAYOUT and maker["inputIndexes"][0] in made:
         maker = made[maker["inputIndexes"][0]]
@@ -79,7 +79,7 @@ def _why_in_float(known: MnnScales, unit: MnnUnit, op: Op) -> str:
 
 
 def _names(op: Op) -> list[str]:
-    """What MNN may call the operations that it makes of one."""
+    """The possible names of the operations that MNN creates for one."""
     names = [op.name, op.outputs[0], f"{op.outputs[0]}__matmul_converted", f"{op.outputs[0]}{PRODUCT}"]
     if op.type == "Conv":
         group = op.groups

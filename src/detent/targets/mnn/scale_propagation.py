@@ -50,8 +50,8 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """Two are the same only if they came from one tensor: MNN moves codes between tensors that share one. Windows are
-    taken of codes between equal scales too."""
+    """Two scales are the same only if they come from the same tensor: MNN moves codes between tensors that share one.
+    Pools run on codes between equal scales too."""
 
     grid: Encoding
 
@@ -66,8 +66,8 @@ Chains = Mapping[str, tuple[str, ...]]
 
 
 def inside_chains(units: Sequence[MnnUnit], moving: Collection[str], outputs: Collection[str]) -> Chains:
-    """Tensors that only moves give and read. `moving` are the moves, by their first output, and the layers that MNN
-    moves numbers for."""
+    """Tensors that only data movement writes and reads. `moving` are the data movement operations by their first
+    output, and the layers whose input or output MNN moves."""
     readers: dict[str, list[str]] = {}
     for unit in units:
         for name in unit.reads:
@@ -82,7 +82,7 @@ def inside_chains(units: Sequence[MnnUnit], moving: Collection[str], outputs: Co
 
 
 def sources(name: str, chains: Chains) -> tuple[str, ...]:
-    """What a tensor inside of a chain is moved from; another is its own."""
+    """The tensor that a tensor inside a chain is moved from; any other tensor is its own source."""
     found: list[str] = []
     left = [name]
     while left:
@@ -122,7 +122,8 @@ def spread(units: Iterable[MnnUnit], scales: Scales, chains: Chains) -> Scales:
 
 
 def _without_those_of_several(ways: Ways, others: Ways) -> None:
-    """Parts of a concatenation hand nothing on, and of a tensor's several readers none hands back."""
+    """Inputs of a concatenation do not propagate their scale forward, and a tensor with several readers does not get
+    one from them."""
     for ends in list(others.values()):
         if len(ends) > 1:
             for name in ends:
@@ -152,14 +153,14 @@ Casts = Mapping[str, set[str]]
 
 
 def read_as(name: str, head: str, casts: Casts) -> str:
-    """The alias that an operation reads of a tensor."""
+    """The alias of a tensor that an operation reads."""
     while head in casts.get(name, ()):
         name += REAL
     return name
 
 
 def aliases(name: str, casts: Casts) -> Iterator[str]:
-    """A tensor and all its aliases, each made of the one before it."""
+    """A tensor and all its aliases, each computed from the one before."""
     yield name
     while name in casts:
         name += REAL
@@ -167,7 +168,7 @@ def aliases(name: str, casts: Casts) -> Iterator[str]:
 
 
 def with_casts(units: Iterable[MnnUnit], casts: Casts) -> Iterator[MnnUnit]:
-    """The units as they are written: what makes an alias of a tensor is one more."""
+    """The units as they are written, with one for each alias."""
     for unit in units:
         yield replace(unit, reads=tuple(read_as(name, unit.head.outputs[0], casts) for name in unit.reads))
         for name in unit.gives:
@@ -176,12 +177,12 @@ def with_casts(units: Iterable[MnnUnit], casts: Casts) -> Iterator[MnnUnit]:
 
 
 def reads_moved(graph: Network, unit: MnnUnit) -> bool:
-    """Whether MNN moves what a layer reads: to a matrix of places, or to its groups."""
+    """Whether MNN rearranges the input of a layer, to a matrix of windows or into its groups."""
     return unit.head.type in PRODUCTS or is_split(graph, unit.head)
 
 
 def layer_ends(graph: Network, unit: MnnUnit) -> tuple[Encoding, Encoding] | None:
-    """The grids of what an integer layer reads and gives, if MNN can have it on integers."""
+    """The grids of an integer layer's input and output, if MNN can run it on integers."""
     data, given = unit.head.inputs[0], layer_grid(graph, unit)
     if unit.head.type not in WEIGHTED or data is None or data.encoding is None or given is None:
         return None
@@ -189,7 +190,7 @@ def layer_ends(graph: Network, unit: MnnUnit) -> tuple[Encoding, Encoding] | Non
 
 
 def first_scales(graph: Network, casts: Casts) -> dict[str, Scale]:
-    """Those of the converted model: a tensor keeps the first that is given to it."""
+    """The scales in the converted model: a tensor keeps the first one it is given."""
     scales: dict[str, Scale] = {}
     for unit in with_casts(integer_layers(graph), casts):
         ends = layer_ends(graph, unit)

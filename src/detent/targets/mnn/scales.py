@@ -1,4 +1,4 @@
-"""Which tensors MNN has a scale for, and which operations it therefore runs on integers.
+"""Predicts which tensors MNN has a scale for, and therefore which operations it runs on integers.
 
 A converted model has scales for the inputs and outputs of its integer layers, and MNN propagates them
 (`scale_propagation`). An operation with a kernel for codes uses it if all its inputs and outputs have a scale; an input
@@ -100,24 +100,22 @@ class MnnScales:
         return {tensor: self.grids[tensor] for tensor, alias in self._rounded() if alias == tensor}
 
     def missing(self, unit: MnnUnit) -> list[str]:
-        """What a unit reads or gives and MNN has no scale for."""
+        """The inputs and outputs of a unit that MNN has no scale for."""
         return [name for name in (*unit.reads, *unit.gives) if name not in self.grids]
 
     def read(self, op: Op, tensor: str) -> Encoding | None:
-        """The grid on which an operation on integers reads a tensor."""
+        """The grid on which an integer operation reads a tensor."""
         if op.outputs[0] in self._own:
             return self._own[op.outputs[0]][0]
         return self.grids.get(read_as(tensor, op.outputs[0], self.casts))
 
     def given(self, unit: MnnUnit) -> Encoding:
-        """The grid of what a unit on integers gives."""
+        """The grid of the output of an integer unit."""
         return self._own[unit.head.outputs[0]][1] if unit.head.outputs[0] in self._own else self.grids[unit.output]
 
     def _settle(self) -> bool:
-        """Where scales go, and what runs on integers, with what is known to be read as an alias; whether more
-        must be.
-
-        MNN hands scales on anew whenever sizes change, from where they are by then."""
+        """Propagate scales and determine the integer units, given the known aliases; returns whether more aliases are
+        needed. MNN propagates scales again whenever sizes change, starting from the current state."""
         written = list(with_casts(self.units, self.casts))
         moving = [unit for unit in written if unit.head.outputs[0] not in self.never_on_codes]
         chained = {unit.head.outputs[0] for unit in moving if unit.head.type in MOVES} | self._own.keys()
@@ -137,7 +135,7 @@ class MnnScales:
                 return self._cast(self._read_in_float_by_several())
 
     def _cast(self, readers: Mapping[str, set[str]]) -> bool:
-        """Let operations read an alias of a tensor; whether they did not before."""
+        """Let operations read an alias of a tensor; returns whether this is new."""
         more = {name: heads for name, heads in readers.items() if not heads <= self.casts.get(name, set())}
         for name, heads in more.items():
             self.casts.setdefault(name, set()).update(heads)

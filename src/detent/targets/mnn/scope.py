@@ -1,4 +1,4 @@
-"""A network that is being rewritten for MNN, and what is known of it."""
+"""The state of rewriting a network for MNN."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _FLOATS = np.finfo(np.float32)
 
 
 class MnnScope:
-    """The float `network`, in which operations read the aliases that are made for them, and its constants, to which
-    more are added. `graph` is the network that is deployed."""
+    """The float `network`, in which operations read the aliases that were created for them, and its constants, which
+    grow. `graph` is the deployed network."""
 
     def __init__(self, network: Network, graph: Network):
         self.constants = dict(network.constants)
@@ -51,12 +51,12 @@ class MnnScope:
         return replace(op, inputs=tuple(reads))
 
     def made_of(self, tensor: str) -> Iterator[Op]:
-        """What makes the aliases of a tensor."""
+        """The operations that create the aliases of a tensor."""
         for one, other in pairwise(aliases(tensor, self.casts)):
             yield self.same(one, other)
 
     def same(self, tensor: str, output: str) -> Op:
-        """The same numbers, for which no scale goes on."""
+        """An alias with the same values, through which no scale propagates."""
         return written("Max", [tensor, self.number(float(_FLOATS.min))], output, f"{output}.same")
 
     def product(self, tensor: str) -> MnnUnit | None:

@@ -1,4 +1,4 @@
-"""Pools whose sizes are rounded up, as MNN is to read them.
+"""Rewrites pools with `ceil_mode` for MNN.
 
 Rounding up may add a window that begins behind the last number and its padding. ONNX leaves it out; MNN 3.6.1 computes
 it: one more row of whatever, and the average of no numbers ends the process.
@@ -18,8 +18,8 @@ __all__ = ["with_whole_windows"]
 
 
 def with_whole_windows(op: Op, sizes: Sequence[int | str] | None) -> Op:
-    """The pool with its sizes rounded down, if that is what leaving those windows out comes to; `sizes` are those of
-    what it reads, without batch and channels."""
+    """The pool without `ceil_mode`, if that equals leaving out those windows; `sizes` are the spatial sizes of its
+    input."""
     window = SlidingWindow.of(op.attributes)
     reaches = zip(window.extent, window.strides, window.end, strict=True)
     if not window.ceil_mode or not any(stride + end > extent for extent, stride, end in reaches):

@@ -52,7 +52,7 @@ def _describe(request: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Session:
-    """One loaded model; sizes follow the inputs of a run."""
+    """One loaded model, which is resized to the inputs of each run."""
 
     def __init__(self, request: dict[str, Any]):
         import MNN  # type: ignore[import-not-found, unused-ignore]
@@ -83,7 +83,7 @@ class _Session:
 
     @staticmethod
     def _require_success(code: int) -> None:
-        """MNN reports a failure by a number alone, and leaves the outputs empty."""
+        """MNN reports a failure only by an error code, and leaves the outputs empty."""
         if code != 0:
             raise RuntimeError(f"MNN stopped with error code {code}")
 

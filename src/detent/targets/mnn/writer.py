@@ -74,7 +74,7 @@ def mnn_compression(graph: Network) -> Compression:
 
 
 def _require_runnable(graph: Network, op: Op) -> None:
-    """Refuse what MNN 3.6 converts and cannot run, in float either: it stops, or the process ends."""
+    """Refuse what MNN 3.6 converts but cannot run, even in float: it stops, or the process crashes."""
     if op.type in ("LSTM", "GRU", "RNN"):
         _refuse(op, "MNN makes a loop of it and finds no size for that", "replace it, or choose another target")
     if "Pool" in op.type and op.inputs[0] is not None and len(graph.shapes.get(op.inputs[0].tensor, ())) > 4:

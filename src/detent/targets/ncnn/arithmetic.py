@@ -42,6 +42,10 @@ class Ncnn(Arithmetic):
         "interpolation and what is made of them) and layers left in float are off by a few units of the last place in "
         "a third to two thirds of outputs"
     )
+    elsewhere = (
+        "emulated, 0 of 39,000 outputs of ten small networks differ, and 1,331 of 226,000 where results lie on ties "
+        "(depthwise convolutions, by 1 LSB)"
+    )
 
     def quantize(self, values: Tensor, encoding: Encoding) -> Tensor:
         real = values.contiguous() * float(_factor(encoding))
@@ -85,7 +89,7 @@ def _conv(graph: Network, op: Op, *, fused: bool) -> Step | None:
 
 
 def _activation(graph: Network, op: Op) -> Op | None:
-    """The function that ncnn computes within a convolution."""
+    """The activation function that ncnn fuses into a convolution."""
     ops = chain(graph, op, FUSED).ops
     return ops[1] if len(ops) > 1 else None
 
@@ -107,7 +111,7 @@ def _is_fast(op: Op, weights: tuple[int, ...], activation: Op | None) -> bool:
 def _rounded_twice(
     graph: Network, op: Op, activation: Op | None, acc: Accumulator, unit: Tensor, shift: Tensor | None
 ) -> Step:
-    """The product is rounded before the bias is added; codes for the next layer are rounded without detour."""
+    """The product is rounded before the bias is added; codes for the next layer are rounded directly."""
 
     def real(codes: Tensor) -> Tensor:
         total = acc(codes).to(torch.float32).mul_(unit)

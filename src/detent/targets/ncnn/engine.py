@@ -88,10 +88,8 @@ class Ncnn(Engine):
         return {name: values.astype(self._dtypes.get(name, values.dtype)) for name, values in found.items()}
 
     def tensors(self, inputs: Arrays) -> dict[str, Array]:
-        """Every tensor of real numbers that has a blob: not what is fused away. Codes where a layer gives int8.
-
-        Not where an axis holds samples and more: those that ran alone cannot be put in order again.
-        """
+        """Every float tensor that has a blob, which excludes fused ones; codes if a layer returns int8. Not if an axis
+        combines samples and another dimension: samples that ran separately cannot be put in order again."""
         made = {blob for layer in self._model.layers if layer.type != "MemoryData" for blob in layer.outputs}
         dtypes = {**self._graph.dtypes, **{name: port.dtype for name, port in self._graph.inputs.items()}}
         made -= {name for name, dtype in dtypes.items() if not dtype.startswith("float")}
@@ -105,7 +103,7 @@ class Ncnn(Engine):
         return [self._placement(op) for op in self._graph.ops]
 
     def _placement(self, op: Op) -> Placement:
-        """The layers of an operation have its name, those that are parts of it with a part behind a colon."""
+        """The layers of an operation have its name, followed by a colon and a suffix if there are several."""
         name = op.name or f"{op.type}_{op.outputs[0]}"
         own = [layer for layer in self._model.layers if layer.name == name or layer.name.startswith(f"{name}:")]
         if any(layer.int8 for layer in own):
@@ -115,18 +113,19 @@ class Ncnn(Engine):
         return Placement(op.name, op.type, "float", "ncnn runs only convolutions and linear layers on integers")
 
     def _extract(self, inputs: Arrays, names: Iterable[str], *, keep: bool) -> dict[str, Array]:
-        """The blobs of these names for each sample, joined along the first axis."""
+        """The blobs of these names for each sample, concatenated along the first axis."""
         arrays, wanted = given(self._graph.inputs, inputs, engine=self.name), list(names)
         samples = [self._sample(dict(zip(arrays, rows, strict=True)), wanted, keep) for rows in self._rows(arrays)]
         return {name: self._joined(name, [sample[name] for sample in samples]) for name in wanted}
 
     def _joined(self, name: str, samples: list[Array]) -> Array:
-        """Along the axis whose size is free; what does not depend on the sample is the same in all of them."""
+        """Concatenated along the axis whose size is free; a tensor that does not depend on the sample is the same in
+        all of them."""
         free = self._free_axis(name)
         return samples[0] if free is None else np.concatenate(samples, free)
 
     def _is_apart(self, name: str, values: Array, count: int) -> bool:
-        """Whether samples lie along an axis of their own, or do not matter."""
+        """Whether samples are along a separate axis, or do not matter."""
         free = self._free_axis(name)
         return free is None or values.shape[free] == count
 

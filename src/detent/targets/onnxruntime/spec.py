@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from detent.graph import AVERAGE_POOLS, WEIGHTED
 from detent.numerics import PerChannel, PerTensor
-from detent.planning import FUSED, Backend, SupportedSchemes, chains, quantize_io
+from detent.planning import FUSED, Backend, Rule, SupportedSchemes, chains, quantize_io
 from detent.planning.supported_schemes import EVERY_ACTIVATION, EVERY_WEIGHT
 from detent.rewrites.avgpool_ceil_mode_explicit_pad import avgpool_ceil_mode_explicit_pad
 from detent.rewrites.conv_transpose_as_conv import conv_transpose_as_conv
+from detent.rewrites.dequantize_looked_up_rows import dequantize_looked_up_rows
 from detent.rewrites.space_to_depth_strided_conv import space_to_depth_strided_conv
 from detent.targets.base import Target
 from detent.targets.onnxruntime.rewrites.expand_resize_axes import expand_resize_axes
@@ -27,6 +28,7 @@ _REWRITES = (
     pad_maxpool_with_negative_zero,
     space_to_depth_strided_conv,
     keep_float_layers,
+    dequantize_looked_up_rows,
 )
 
 ONNXRUNTIME = Backend(
@@ -47,7 +49,10 @@ ONNXRUNTIME = Backend(
     bias="int32",
     # The kinds with an integer kernel (qdq_selector_action_transformer.cc). A convolution is quantized before an add
     # too, or it runs in float. There is none for transposed convolutions, which are written as convolutions.
-    rules=quantize_io(*WEIGHTED, "matmul", "add", "mul", "concat", *AVERAGE_POOLS, "leaky_relu", "sigmoid", "softmax"),
+    rules={
+        **quantize_io(*WEIGHTED, "matmul", "add", "mul", "concat", *AVERAGE_POOLS, "leaky_relu", "sigmoid", "softmax"),
+        "embedding": Rule(inputs=False),
+    },
     fusions=(*FUSED, *chains(("add", "mul"))),
     # The kinds whose Q and DQ are dropped if they are equal; depth-to-space has no integer kernel.
     passthrough=("reshape", "transpose", "slice", "gather", "expand", "maxpool", "global_maxpool", "resize"),

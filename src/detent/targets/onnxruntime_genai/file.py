@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from detent.errors import ArtifactError
+from detent.errors import ArtifactError, DeployError, refusing
 from detent.ir import Network, Op, Operand, write_qdq
 from detent.ir.names import TensorNames
 from detent.targets.base import Deployment, Format, TensorFacts, Written
@@ -53,7 +53,9 @@ class MatMulNBits(Format):
             generation = deployment.companions.get("generation_config.json")
             said = {} if generation is None else parse_json(generation, self.name)
             graph = decoder.graph
-            files = {**deployment.companions, GENAI_CONFIG: genai_config(decoder, deployment.config, said, FILE)}
+            with refusing(DeployError, f"write {GENAI_CONFIG}", "correct config.json, or generation_config.json"):
+                told = genai_config(decoder, deployment.config, said, FILE)
+            files = {**deployment.companions, GENAI_CONFIG: told}
         model = write_qdq(_in_blocks(graph, self._level))
         return Written({FILE: model.SerializeToString(deterministic=True), **files}, notes)
 

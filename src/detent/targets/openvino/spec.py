@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from detent.graph import AVERAGE_POOLS, WEIGHTED
 from detent.numerics import PerChannel, PerGroup, PerTensor
-from detent.planning import FUSED, MOVES, Backend, SupportedSchemes, chains, quantize_inputs
+from detent.planning import FUSED, MOVES, Backend, Rule, SupportedSchemes, chains, quantize_inputs
 from detent.planning.supported_schemes import EVERY_ACTIVATION, EVERY_WEIGHT
 from detent.rewrites.avgpool_ceil_mode_explicit_pad import avgpool_ceil_mode_explicit_pad
 from detent.rewrites.avgpool_count_include_pad import avgpool_count_include_pad
@@ -64,7 +64,10 @@ OPENVINO = Backend(
     activation=SupportedSchemes(
         bits=(8, 7), signed=(True, False), auto_sign=True, narrow=(False,), symmetric=(True, False)
     ),
-    rules=quantize_inputs(*WEIGHTED, "matmul", "add", "mul", *AVERAGE_POOLS, "mean", "sum"),
+    rules={
+        **quantize_inputs(*WEIGHTED, "matmul", "add", "mul", *AVERAGE_POOLS, "mean", "sum"),
+        "embedding": Rule(inputs=False),
+    },
     fusions=(*FUSED, *chains(("add", "mul"))),
     # What low-precision transformations call precision-preserved. MQBench leaves a concat float, and with it the
     # convolution behind it; MMRazor and OpenVINO keep one scale.

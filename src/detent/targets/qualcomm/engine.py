@@ -76,7 +76,7 @@ class Qnn(Engine):
         }
 
     def explain(self) -> list[Placement]:
-        """What runs on the CPU beside the HTP does so in float, and what is not on codes on the HTP."""
+        """Operations on the CPU run in float, and so do operations on the HTP that are not quantized."""
         ops = self._package.graph.ops
         if self._as_float:
             return [Placement(op.name, op.type, "float", "the network was loaded without quantization") for op in ops]
@@ -123,7 +123,7 @@ class Qnn(Engine):
 
 
 class _Running:
-    """A session for each part of a network."""
+    """A session for each segment of a network."""
 
     def __init__(self, model: onnx.ModelProto, found: list[Segment], threads: int, also: Iterable[str] = ()):
         self.segments = found

@@ -31,7 +31,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class PartModel:
-    """A model of its own, of one segment."""
+    """The model of one segment."""
 
     model: onnx.ModelProto
     on_host: bool

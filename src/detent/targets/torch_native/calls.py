@@ -13,7 +13,7 @@ __all__ = ["activation_of", "add_call"]
 
 
 def activation_of(low: TorchLowering, ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], tuple[float, float] | None, bool]:
-    """`ops` with the ReLU or Clip behind them, its bounds, and whether it is a ReLU."""
+    """`ops` with the ReLU or Clip after them, its bounds, and whether it is a ReLU."""
     following = low.behind(ops[-1], ops_with(Trait.CLIPS))
     if following is None or not all(low.is_constant(read) for read in following.inputs[1:] if read is not None):
         return ops, None, False

@@ -79,7 +79,7 @@ class TorchNative(Engine):
             return {name: self._output(name, values[value]) for name, value in self._program.outputs.items()}
 
     def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """Codes of every tensor that is there on one grid only, floats of the others."""
+        """Codes for tensors that are on one grid only, otherwise floats."""
         with self._settings():
             values = self._computed(self._given(inputs))
             found = {
@@ -156,7 +156,7 @@ class TorchNative(Engine):
 
 
 def _head(step: ProgramStep) -> int:
-    """Which of a step's operations is the one the others were fused into."""
+    """The operation of a step that the others are fused into."""
     heads = ops_with(Trait.WEIGHTED) | {"Mul", "Concat"}
     kinds = [kind for _, kind in step.ops]
     return next((kinds.index(kind) for kind in heads if kind in kinds), 0)
@@ -231,7 +231,7 @@ def _broadcast(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _weighted(step: ProgramStep, name: str, scale: float, zero_point: int, tensors: Values) -> Run:
-    """A convolution or linear layer, with its weights packed now."""
+    """A convolution or linear layer with packed weights."""
     x, codes, scales, bias = step.inputs
     assert x is not None
     assert codes is not None

@@ -25,7 +25,7 @@ _UNARY = {"Elu": ("elu", "alpha"), "HardSwish": ("hardswish", ""), "LeakyRelu": 
 
 
 def lower(graph: Network) -> TorchLowering:
-    """Every operation of `graph` as a call."""
+    """The calls for all operations of `graph`."""
     return TorchLowering(graph, MAKERS)
 
 

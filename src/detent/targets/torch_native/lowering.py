@@ -87,7 +87,7 @@ class TorchLowering:
         return self.graph.is_constant(read)
 
     def constant(self, read: Operand) -> Array:
-        """The value of a constant: real numbers, or integers that are no codes."""
+        """The value of a constant: real numbers, or integers that are not codes."""
         values = constant_values(self.graph, read)
         assert values is not None
         return values
@@ -112,7 +112,8 @@ class TorchLowering:
         return self.grid(Operand(tensor, found))
 
     def behind(self, op: Op, types: Container[str]) -> Op | None:
-        """The one operation that reads the output of `op`, in float and first, if it is of such a type."""
+        """The only operation that reads the output of `op`, in float and as its first input, if it has one of these
+        types."""
         follower = sole_float_reader(self.graph, op.outputs[0])
         if follower is None or follower.inputs[0] != Operand(op.outputs[0]):
             return None
@@ -121,7 +122,7 @@ class TorchLowering:
     # --- what makers do ----------------------------------------------------------------------------------
 
     def value(self, read: Operand) -> str:
-        """The name of the value of an operand, converted if need be."""
+        """The name of an operand's value, converted if necessary."""
         if read in self._values:
             return self._values[read]
         if read.tensor in self._pending:
@@ -145,7 +146,7 @@ class TorchLowering:
         return self._values[read]
 
     def hold(self, name: str, array: Array) -> str:
-        """Keep a constant in the file; what it is called there."""
+        """Store a constant in the file; returns its name there."""
         while name in self._tensors and not np.array_equal(self._tensors[name], array):
             name += "_"
         self._tensors[name] = array

@@ -78,8 +78,7 @@ class ProgramStep:
 
 @dataclass(frozen=True, eq=False)
 class TorchProgram:
-    """All of it. `outputs` maps what a user asks for to the value that is it; `codes` names the outputs that are given
-    as codes."""
+    """The whole program. `outputs` maps output names to values; `codes` lists outputs that are returned as codes."""
 
     inputs: Mapping[str, Port]
     outputs: Mapping[str, str]
@@ -105,7 +104,7 @@ def write_program(program: TorchProgram) -> dict[str, bytes]:
 
 
 def read_program(files: Mapping[str, bytes]) -> TorchProgram:
-    """What `write_program` wrote."""
+    """Reads what `write_program` wrote."""
     try:
         listed = json.loads(files[JSON_FILE])
         if (listed["format"], listed["version"]) != (_FORMAT, _VERSION):

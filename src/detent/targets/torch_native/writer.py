@@ -17,7 +17,7 @@ __all__ = ["FORMAT", "TorchNativeFormat", "read_torch_native"]
 
 
 class TorchNativeFormat(Format):
-    """What runs in float is said in the notes."""
+    """The notes list what runs in float."""
 
     name = "torch"
     files: Mapping[str, Roles | None] = {JSON_FILE: (), TENSOR_FILE: ()}

@@ -66,11 +66,11 @@ class QLinearBuilder:
         return name
 
     def fresh(self, name: str) -> str:
-        """A name that no tensor has."""
+        """An unused tensor name."""
         return self._names.unique(name)
 
     def codes(self, read: Operand) -> str:
-        """The tensor with the codes of what is read on a grid."""
+        """The tensor with the codes of a quantized operand."""
         encoding = read.encoding
         assert encoding is not None, read
         key = (read.tensor, encoding)
@@ -135,7 +135,7 @@ class QLinearBuilder:
         return True
 
     def _clipping_of(self, op: Op) -> Op | None:
-        """The ReLU or Clip that alone reads the output of `op`, and gives codes itself."""
+        """The ReLU or Clip that is the only reader of the output of `op` and returns codes."""
         clipping = sole_float_reader(self.graph, op.outputs[0])
         if clipping is None:
             return None
@@ -152,7 +152,7 @@ class QLinearBuilder:
         )
 
     def _real(self, read: Operand) -> str:
-        """The tensor with the real numbers of what is read."""
+        """The tensor with the real numbers of an operand."""
         if read.encoding is None:
             return self._float(read.tensor)
         key = (read.tensor, read.encoding)

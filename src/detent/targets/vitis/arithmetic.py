@@ -63,7 +63,7 @@ class VitisDpu(Arithmetic):
 
 
 def position(encoding: Encoding) -> int:
-    """Where the binary point is: `real = code * 2**-position`.
+    """The position of the binary point: `real = code * 2**-position`.
 
     >>> position(Encoding(np.float32(0.125), np.int64(0), "int8"))
     3

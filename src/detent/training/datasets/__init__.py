@@ -1,4 +1,4 @@
-"""DATA SETS: files a user has, as samples for `Batches`; a missing one is a message that says where to put it."""
+"""DATA SETS: local files as samples for `Batches`; if a file is missing, the error says where to put it."""
 
 from detent.training.datasets.cifar10 import cifar10
 from detent.training.datasets.idx import FASHION_MNIST, MNIST, idx_images, read_idx

@@ -1,4 +1,5 @@
-"""CIFAR-10 in the forms it is found in: the binary files, the python files, the archives of either, and PNG sheets."""
+"""CIFAR-10 in the forms in which it is distributed: binary files, Python files, the archives of either, and PNG
+sheets."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _Part = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 
 def cifar10(folder: Path, split: str) -> Images:
-    """The images of a split from whichever form is in `folder`."""
+    """The images of a split, from whichever form `folder` has."""
     names = _TRAIN if split == "train" else _TEST
     for found in (_batches(folder, names), _archive(folder, names), _sheets(folder, split)):
         if found:
@@ -68,7 +69,7 @@ def _archive(folder: Path, names: tuple[str, ...]) -> list[_Part]:
 
 
 def _members(path: Path, names: tuple[str, ...], suffix: str) -> list[tuple[str, bytes]]:
-    """Read in place: nothing of an archive is written to disk."""
+    """Read in place: archives are not unpacked to disk."""
     wanted: dict[str, bytes] = {}
     try:
         with tarfile.open(path) as archive:
@@ -106,7 +107,7 @@ def _python(content: bytes, where: str) -> _Part:
 
 
 class _PlainArrays(pickle.Unpickler):
-    """Knows the three names that a pickled array of numbers is made with, and refuses every other."""
+    """An unpickler that allows only the three names that a pickled array needs."""
 
     def find_class(self, module: str, name: str) -> Any:
         match module, name:
@@ -135,7 +136,7 @@ def _encode(text: str, encoding: str) -> bytes:
 
 
 def _sheets(folder: Path, split: str) -> list[_Part]:
-    """PNG sheets, a row of pixels an image (`test.png`, `train_0.png`), with labels as JSON."""
+    """PNG sheets with one image per row of pixels (`test.png`, `train_0.png`), and labels as JSON."""
     files = [folder / "test.png"] if split == "test" else sorted(folder.glob("train_[0-9].png"))
     labels_file = folder / f"{split}_labels.json"
     if not files or not all(file.is_file() for file in (*files, labels_file)):

@@ -44,7 +44,7 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
 
 
 def idx_images(folder: Path, split: str, normalize: Normalization, name: str) -> Images:
-    """The images of a split, under the names they are published with."""
+    """The images of a split, under the file names of the publisher."""
     stem = "train" if split == "train" else "t10k"
     pixels = read_idx(_file(folder, f"{stem}-images-idx3-ubyte", name))
     labels = read_idx(_file(folder, f"{stem}-labels-idx1-ubyte", name))

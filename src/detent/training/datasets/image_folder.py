@@ -1,4 +1,4 @@
-"""A folder of pictures, one folder a class: `train/cat/1.jpg`, `val/dog/2.png`."""
+"""A folder of images with one subfolder per class: `train/cat/1.jpg`, `val/dog/2.png`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPLITS = {"train": ("train",), "test": ("test", "val")}
 
 
 class ImageFolder:
-    """Pictures are read when they are asked for; the classes are the folders in the order of their names."""
+    """Images are read when they are indexed; classes are the subfolders in alphabetical order."""
 
     def __init__(self, folder: Path, split: str, preprocessing: Preprocessing):
         self.preprocessing = preprocessing

@@ -1,4 +1,4 @@
-"""Images in memory with their labels, and how they become inputs of a network."""
+"""Images in memory with their labels, and how they become network inputs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Images:
 
 
 def crop_and_flip(image: Tensor, draw: torch.Generator) -> Tensor:
-    """The usual augmentation of small images: moved by up to an eighth, and mirrored half of the time."""
+    """The usual augmentation for small images: shifted by up to an eighth of the size, and flipped with probability
+    1/2."""
     margin = max(1, image.shape[-1] // 8)
     top, left, mirrored = torch.randint(0, 2 * margin + 1, (3,), generator=draw).tolist()
     padded = F.pad(image, (margin, margin, margin, margin))

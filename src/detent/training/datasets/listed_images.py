@@ -1,4 +1,4 @@
-"""Images by a list: a folder, and a file with a line `name label` for each picture, as ImageNet is handed around."""
+"""Images in a folder with a list file, one line `name label` per image, as ImageNet is often distributed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ListedImages"]
 
 
 class ListedImages:
-    """Pictures are read when they are asked for. `train_*` and `test_*` are `root_dir` and `meta_file` of a split."""
+    """Images are read when they are indexed. `train_*` and `test_*` are `root_dir` and `meta_file` of a split."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Images that need no files: noise with a bright patch whose place is the class. For first steps and for tests."""
+"""Synthetic images for first steps and tests: noise with a bright patch whose position is the class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["made_up"]
 
 
 def made_up(split: str, *, count: int, size: int, channels: int, classes: int) -> Images:
-    """`count` images of `size` by `size`; the two splits differ in their noise."""
+    """`count` images of `size` by `size`; the two splits have different noise."""
     draw = np.random.default_rng(split == "train")
     labels = np.arange(count) % classes
     pixels = draw.integers(0, 128, (count, size, size, channels), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Samples of any kind in `.npz` files: one array of inputs, and labels."""
+"""Samples of any kind in `.npz` files: an array of inputs, and labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that a file multiplies with or adds to what a convolution or a batch norm gives go into its weights.
+"""Folds multiplications and additions of constants after a convolution or batch norm into its weights.
 
     Conv -> Mul(scale) -> Add(shift)        is        Conv
 

@@ -1,7 +1,6 @@
-"""What a file has in single steps is one operation again, as it was in the code that it was exported from.
+"""Fuses operations that exporters decompose, as they were in the code that was exported.
 
-- a layer norm, as exporters wrote it before opset 17:
-  (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias
+- a layer norm, as exporters wrote it before opset 17: (x - mean(x)) / sqrt(mean((x - mean(x))^2) + eps) * weight + bias
 - a norm by the root of the mean square: x / sqrt(mean(x^2) + eps) * weight
 - an activation function, such as a GELU before opset 20.
 
@@ -41,7 +40,7 @@ _ARGUMENTS = {("Gelu", "approximate"): "approximate", ("LeakyRelu", "alpha"): "n
 
 
 def whole_function(call: Call) -> fx.Node | None:
-    """The activation function, if the node that is converted is the last step of one."""
+    """The activation function that ends in this node, if there is one."""
     builder = call.builder
 
     def number(read: Operand) -> Any:
@@ -127,7 +126,7 @@ def _root_mean_square(call: Call, x: fx.Node, factor: fx.Node, *, inverse: bool)
 
 
 def _only_read_inside(call: Call, nodes: list[fx.Node], *, extra: int) -> bool:
-    """Whether nobody else takes a step, and none is on a grid of its own; `extra` of them are read twice."""
+    """Whether intermediate results have no other readers and are not quantized; `extra` of them are read twice."""
     inner = [name for node in nodes if (name := call.builder.tensors.get(node.name))]
     readers = [reader for name in inner for reader in call.readers(name)]
     alone = len(inner) == len(nodes) and len(readers) == len(nodes) + extra

@@ -1,4 +1,4 @@
-"""Activation functions that a file has in single steps, as exporters write them for opsets without the operator.
+"""Recognizes activation functions that exporters decompose for opsets without the operator.
 
     x -> Div(sqrt 2) -> Erf -> Add(1) -> Mul(x) -> Mul(0.5)        is        Gelu
 
@@ -91,7 +91,7 @@ def own_swish(op: Op, steps: Steps) -> Function | None:
 
 
 def _cone(last: Op, steps: Steps) -> list[Op]:
-    """The operations that only `last` needs, itself first."""
+    """The operations that only `last` depends on, including itself."""
     cone = [last]
     inside = {last.outputs[0]}
     for op in cone:

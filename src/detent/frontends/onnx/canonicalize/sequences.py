@@ -1,7 +1,7 @@
-"""Sequences whose parts are known when importing, written as the tensors they hold: Split, Slice, Concat, Identity.
+"""Replaces sequences whose elements are known at import by their tensors: Split, Slice, Concat, Identity.
 
-Exporters write lists of tensors so (`torch.split`, `unbind`, a Python list that is filled and concatenated). A
-sequence that is an input or output of the network, or goes through a loop, is none of these and is left as it is.
+Exporters write lists of tensors so (`torch.split`, `unbind`, a Python list that is filled and concatenated). A sequence
+that is an input or output of the network, or goes through a loop, is none of these and is left as it is.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def remove_sequences(model: ModelProto) -> ModelProto:
 
 
 class _UnknownError(Exception):
-    """What a sequence holds is not known."""
+    """The elements of a sequence are not known."""
 
 
 class _Chunks:

@@ -1,4 +1,4 @@
-"""Makes standard ONNX of what tools write: sorts nodes that are out of order, replaces onnxruntime's own operators.
+"""Converts to standard ONNX: sorts nodes topologically and replaces onnxruntime's own operators.
 
 Its Q and DQ become the standard's, which now have the same types. Its Gelu, which the preparation for QNN makes of
 single steps, becomes these steps again.

@@ -1,4 +1,4 @@
-"""Arithmetic, element by element."""
+"""Elementwise arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last operations of detectors: choosing boxes, and sampling inside them."""
+"""Operators of detectors: selecting boxes, and sampling inside them."""
 
 from __future__ import annotations
 

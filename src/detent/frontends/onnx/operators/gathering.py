@@ -52,7 +52,7 @@ def _gather_nd(call: Call) -> Any:
 
 
 def gather_nd(x: Tensor, indices: Tensor, *, batch: int) -> Tensor:
-    """The last axis of `indices` is a place in `x`, behind its `batch` first axes."""
+    """The last axis of `indices` is an index into `x`, after its `batch` first axes."""
     lead = x.shape[:batch]
     depth = indices.shape[-1]
     rest = x.shape[batch + depth :]

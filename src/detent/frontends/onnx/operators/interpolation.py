@@ -39,7 +39,7 @@ class AxisPlan(NamedTuple):
 
 
 def interpolate(x: Tensor, axis: int, scale: float, size: int, plan: AxisPlan, crop: tuple[float, float]) -> Tensor:
-    """`x` with `size` elements along `axis`."""
+    """`x` resized to `size` elements along `axis`."""
     length = x.shape[axis]
     places = _places(length, size, scale, plan.coordinates, crop)
     if plan.mode == "nearest":
@@ -55,7 +55,7 @@ def interpolate(x: Tensor, axis: int, scale: float, size: int, plan: AxisPlan, c
 
 
 def _places(length: int, size: int, scale: float, coordinates: str, crop: tuple[float, float]) -> Tensor:
-    """Where in the input each element of the output lies."""
+    """The position of each output element in the input."""
     at = torch.arange(size, dtype=torch.float32)  # as runtimes do: a place on a tie is not moved off it
     if coordinates == "asymmetric":
         return at / scale

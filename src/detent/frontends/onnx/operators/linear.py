@@ -22,7 +22,7 @@ def _is_bias(value: Value | None, outputs: int) -> bool:
 
 
 def transposed(constant: Constant) -> Constant:
-    """A matrix the other way round, which is still the same initializer."""
+    """The transposed matrix, which still refers to the same initializer."""
     return Constant(constant.tensor.t().contiguous(), constant.source, not constant.transposed)
 
 
@@ -47,7 +47,7 @@ def _matmul(call: Call) -> Any:
 
 
 def _following_bias(call: Call, outputs: int) -> Constant | None:
-    """The bias that an Add right after gives; the Add is then part of the operation."""
+    """The bias added by an Add right after, which is fused into the operation."""
     add = call.next("Add")
     if add is None or len(add.input) != 2 or add.input[0] == add.input[1]:
         return None

@@ -1,4 +1,4 @@
-"""Comparisons, boolean operations, and choosing by them."""
+"""Comparisons, boolean operations, and selection."""
 
 from __future__ import annotations
 

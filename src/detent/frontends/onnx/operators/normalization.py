@@ -86,7 +86,7 @@ def _layer_norm(call: Call) -> Any:
 
 
 def _normalized(call: Call, axis: int) -> tuple[int, ...] | None:
-    """The sizes of the axes that are normalized, where all are known."""
+    """The sizes of the normalized axes, if all are known."""
     dims = call.dims(0)
     if dims is None or not -len(dims) <= axis < len(dims):
         return None

@@ -1,4 +1,4 @@
-"""Operators that gather or spread patches of an image: Col2Im, DeformConv, MaxUnpool."""
+"""Operators that gather or scatter patches of an image: Col2Im, DeformConv, MaxUnpool."""
 
 from __future__ import annotations
 

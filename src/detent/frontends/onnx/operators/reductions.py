@@ -1,4 +1,4 @@
-"""Reductions along axes, and finding the extreme ones."""
+"""Reductions along axes, ArgMax, ArgMin and TopK."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same numbers in another shape or order."""
+"""Operators that change shape or order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _reshape(call: Call) -> Any:
 
 
 def reshape(x: Tensor, shape: Tensor, *, allow_zero: bool) -> Tensor:
-    """A zero stands for the size that is there, unless `allow_zero`."""
+    """A zero means the size of the input, unless `allow_zero`."""
     sizes = [int(size) for size in shape.tolist()]
     if not allow_zero:
         sizes = [x.shape[at] if size == 0 else size for at, size in enumerate(sizes)]

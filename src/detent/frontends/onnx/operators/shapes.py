@@ -1,4 +1,4 @@
-"""Shapes as tensors, constants, casts: what carries no activations."""
+"""Shapes as tensors, constants and casts."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _one_hot(call: Call) -> Any:
 
 
 def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int) -> Tensor:
-    """An index out of range, from either end, is hot nowhere."""
+    """An index out of range in either direction gives a row of zeros."""
     count = int(depth)
     bounded([count, max(indices.numel(), 1)])
     at = axis % (indices.ndim + 1)

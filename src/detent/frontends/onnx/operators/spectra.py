@@ -1,4 +1,4 @@
-"""Fourier transforms, as networks for speech begin with them."""
+"""Fourier transforms, as used at the input of speech networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sliding windows of convolutions and poolings in a file, checked."""
+"""Reads and checks the sliding windows of convolutions and pools."""
 
 from __future__ import annotations
 

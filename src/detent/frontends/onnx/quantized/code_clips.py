@@ -1,6 +1,6 @@
-"""A Clip of codes, which files have where a grid has fewer codes than the type: it is left out, and its ends are kept.
+"""Removes a Clip of codes, which files have if a grid has fewer codes than its type, and records its bounds.
 
-QuantizeLinear -> Clip(0, 15) -> DequantizeLinear        is        QuantizeLinear -> DequantizeLinear, codes 0 to 15
+QuantizeLinear -> Clip(0, 15) -> DequantizeLinear is QuantizeLinear -> DequantizeLinear, codes 0 to 15
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ class _Clips:
     def _limits(self, clip: NodeProto) -> tuple[int, int] | None:
         names = [*clip.input[1:3], "", ""][:2]
         held = [numpy_helper.to_array(self._constants[name]) if name in self._constants else None for name in names]
-        said = [end for end in held if end is not None]
+        bounds = [end for end in held if end is not None]
         computed = any(name and end is None for name, end in zip(names, held, strict=True))
-        if computed or not said or any(end.size != 1 or not np.issubdtype(end.dtype, np.integer) for end in said):
+        if computed or not bounds or any(end.size != 1 or not np.issubdtype(end.dtype, np.integer) for end in bounds):
             return None
-        whole = np.iinfo(said[0].dtype)
+        whole = np.iinfo(bounds[0].dtype)
         low, high = (int(end.reshape(())) if end is not None else None for end in held)
         return int(whole.min) if low is None else low, int(whole.max) if high is None else high

@@ -1,4 +1,4 @@
-"""Fake quantization that tools write as operators of their own, as QuantizeLinear, Clip and DequantizeLinear.
+"""Rewrites the fake-quantization operators of other tools as QuantizeLinear, Clip and DequantizeLinear.
 
 - `FakeQuantize` of OpenVINO (NNCF, MQBench): levels between two real numbers.
 - `LearnablePerTensorAffine`, `FixedPerTensorAffine`, `FixedPerChannelAffine`, `FakeQuantizeLearnablePerchannelAffine`
@@ -94,12 +94,12 @@ def _refuse(node: NodeProto, found: str, to_do: str) -> NoReturn:
 
 def _of_affine(node: NodeProto, held: list[npt.NDArray[Any]], transposed: set[str]) -> _Grid:
     """Inputs are scale, zero point, for some the axis, and the ends, which may be attributes instead."""
-    said = {attribute.name: attribute.i for attribute in node.attribute}
+    stated = {attribute.name: attribute.i for attribute in node.attribute}
     scale, zero, *rest = held
     axis = 1 if node.output[0] in transposed else 0
     if _AFFINE[node.op_type] and len(rest) in (1, 3):
         axis, rest = int(rest[0].reshape(())), rest[1:]
-    low, high = (int(end.reshape(())) for end in rest) if rest else (said["quant_min"], said["quant_max"])
+    low, high = (int(end.reshape(())) for end in rest) if rest else (stated["quant_min"], stated["quant_max"])
     shape = () if scale.size == 1 else (-1,)
     return _Grid(
         scale.astype(np.float32).reshape(shape), np.round(zero).astype(np.int64).reshape(shape), low, high, axis

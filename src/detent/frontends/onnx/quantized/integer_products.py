@@ -1,4 +1,4 @@
-"""MatMulInteger and ConvInteger: products of codes, which dynamically quantized files have."""
+"""MatMulInteger and ConvInteger of dynamically quantized files."""
 
 from __future__ import annotations
 

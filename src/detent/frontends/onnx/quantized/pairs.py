@@ -1,4 +1,4 @@
-"""Grids in the graph of a file: one for a tensor, and the ReLUs that grids did the work of."""
+"""Q/DQ pairs in the graph of a file: separates a second grid of a tensor, and restores ReLUs that a grid replaces."""
 
 from __future__ import annotations
 

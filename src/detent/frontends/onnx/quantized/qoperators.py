@@ -119,7 +119,7 @@ class _Writing:
         return name
 
     def real(self, codes: str, grid: Grid, axis: int | None = None) -> str:
-        """What codes stand for: the output of a DequantizeLinear, one for all who read it."""
+        """The dequantized codes: the output of one DequantizeLinear for all readers."""
         key = (codes, grid)
         if key not in self._reals:
             made = self.fresh(f"{codes}_dequantized")
@@ -139,7 +139,7 @@ class _Writing:
         grid: Grid | None,
         attributes: Sequence[AttributeProto] = (),
     ) -> None:
-        """The float operator in place of `node`, and, if it gives codes, a QuantizeLinear behind it."""
+        """Replace `node` by the float operator, followed by a QuantizeLinear if the node returns codes."""
         made = [codes if grid is None else self.fresh(f"{codes}_real") for codes in node.output]
         self.nodes.append(helper.make_node(op_type, list(inputs), made, name=label(node)))
         self.nodes[-1].attribute.extend(attributes)

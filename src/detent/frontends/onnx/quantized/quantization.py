@@ -1,4 +1,4 @@
-"""QuantizeLinear and DequantizeLinear: pairs are taken out of the graph and their scales kept."""
+"""QuantizeLinear and DequantizeLinear: removes pairs from the graph and records their scales."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CODES = (*_COMPUTED, "uint16", "uint4", "int4", "uint2", "int2")
 
 
 def _quantize(call: Call) -> Any:
-    """The value itself where only matching DequantizeLinear nodes follow, codes otherwise."""
+    """The value itself if only matching DequantizeLinear nodes follow, otherwise codes."""
     encoding, followers = _encoding(call), call.users()
     if encoding is None or not followers or not all(_matches(call, node, encoding) for node in followers):
         return _codes(call, encoding)
@@ -163,7 +163,7 @@ def dequantize(codes: Tensor, scale: Tensor, zero: Tensor | None, *, axis: int) 
 
 
 def _stored_weight(call: Call, codes: Constant, encoding: OnnxEncoding | None) -> Any:
-    """A weight kept as codes: the float one, trainable under the name of the output of the node."""
+    """A weight stored as codes: the float weight, trainable under the name of the node's output."""
     if encoding is None:
         call.refuse("its scale is computed by the network", "store a constant scale")
     name = codes.stored or str(codes.tensor.dtype).removeprefix("torch.")
@@ -201,7 +201,7 @@ def _along(numbers: Tensor, x: Tensor, axis: int | None) -> Tensor:
 
 
 def _encoding(call: Call) -> OnnxEncoding | None:
-    """The scale and zero point of a node, if they are constants."""
+    """The scale and zero point of a node, if they are constant."""
     return _read(call, call.node, call.inputs[1:3], call.integer("output_dtype"))
 
 

@@ -1,4 +1,4 @@
-"""From a path to a ModelProto, trusting nothing: no file outside the model's folder is opened, ever."""
+"""Reads a ModelProto from an untrusted file: no file outside the model's folder is ever opened."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from onnx import AttributeProto, GraphProto, ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, TensorProto
 
 from detent.errors import OnnxError
 from detent.frontends.onnx.reading.tensors import byte_size, check_size
+from detent.ir.protos import all_tensors
 
 __all__ = ["all_graphs", "check_text", "read_model"]
 
@@ -40,14 +41,14 @@ def read_model(path: str | os.PathLike[str]) -> ModelProto:
             asked, f"it is not an ONNX file, or it is damaged ({error})", "export or download it again"
         ) from None
     outside = _External(file.resolve().parent, asked)
-    for tensor in _tensors(model):
+    for tensor in all_tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
             outside.read(tensor)
     return model
 
 
 def all_graphs(graph: GraphProto, depth: int = 0) -> Iterator[GraphProto]:
-    """A graph and those inside its nodes."""
+    """A graph and all its subgraphs."""
     if depth > _DEPTH:
         raise OnnxError(f"graph {graph.name!r}", f"subgraphs nested deeper than {_DEPTH}", "simplify the model")
     yield graph
@@ -76,26 +77,6 @@ def check_text(model: ModelProto) -> None:
     if hidden is not None:
         found = f"the name {hidden[:40]!r} has a control character"
         raise OnnxError("load an ONNX model", found, "rename it where the file is made")
-
-
-def _tensors(model: ModelProto) -> Iterator[TensorProto]:
-    for graph in all_graphs(model.graph):
-        yield from graph.initializer
-        for sparse in graph.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
-        for node in graph.node:
-            yield from _attribute_tensors(node.attribute)
-    for function in model.functions:
-        for node in function.node:
-            yield from _attribute_tensors(node.attribute)
-
-
-def _attribute_tensors(attributes: Any) -> Iterator[TensorProto]:
-    attribute: AttributeProto
-    for attribute in attributes:
-        if attribute.HasField("t"):
-            yield attribute.t
-        yield from attribute.tensors
 
 
 class _External:

@@ -1,4 +1,4 @@
-"""How much the importer computes ahead: a small file must not be able to ask for all the memory."""
+"""Limits constant folding in the importer, so that a small file cannot use up all memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inputs of a file as a user wants them: every free size named, some sizes fixed, some inputs constant."""
+"""The inputs of a file as the user specifies them: every free size named, some sizes fixed, some inputs constant."""
 
 from __future__ import annotations
 

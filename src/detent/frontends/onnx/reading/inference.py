@@ -34,7 +34,8 @@ _NOTHING = TensorInfo(None, None)
 
 
 class Inference:
-    """What is known of the tensors so far. It helps, and is no check: what is unknown is decided when running."""
+    """The known types and shapes of tensors so far. It is an aid and not a check: what is unknown is found when the
+    graph runs."""
 
     def __init__(self, opset: int):
         self._opset = opset

@@ -1,4 +1,4 @@
-"""Which versions of the operator set are understood, and operators that are defined by others."""
+"""The supported opsets, and operators that are defined by functions."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def _say_defaults(nodes: Iterable[NodeProto], op_types: set[str], opset: int) ->
     """Gives nodes the attributes they leave out, which onnx.inliner would leave out of the definition too."""
     for node in nodes:
         if node.domain in _STANDARD and node.op_type in op_types:
-            said = {attribute.name for attribute in node.attribute}
+            present = {attribute.name for attribute in node.attribute}
             known: Any = onnx.defs.get_schema(node.op_type, opset)
-            defaults = [one.default_value for name, one in known.attributes.items() if name not in said]
+            defaults = [one.default_value for name, one in known.attributes.items() if name not in present]
             node.attribute.extend(default for default in defaults if default.name)
 
 

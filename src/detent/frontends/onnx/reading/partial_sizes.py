@@ -1,4 +1,4 @@
-"""Sizes that are known although others of the same tensor are not.
+"""Folds sizes that are known although others of the same tensor are not.
 
 Of a tensor (batch, 16, 32) the shape is not constant, but `x.shape[1]` is: what exporters write as Shape and Gather or
 Slice is a constant then, and so is what is computed from it. Of a Reshape to (batch, 16, -1) the rank and a size are

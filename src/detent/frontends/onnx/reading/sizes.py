@@ -1,4 +1,4 @@
-"""Sizes a file may ask for."""
+"""Limits on the sizes in a file."""
 
 from __future__ import annotations
 

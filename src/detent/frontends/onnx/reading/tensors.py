@@ -1,4 +1,4 @@
-"""TensorProto -> torch, after its size has been checked against what it says."""
+"""TensorProto -> torch, after checking its size against its declared shape."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def shift_of(encoding: Encoding) -> int:
-    """What is added to the codes of the ONNX network to get those of the file, which are int8."""
+    """The offset from the codes of the ONNX network to those of the file, which are int8."""
     return 128 if encoding.dtype == "uint8" else 0
 
 
@@ -36,7 +36,7 @@ def table_kernel(table: Integers, x: Encoding) -> Kernel:
 
 
 def accumulator_bias(graph: Network, node: Node, acc: Accumulator) -> Integers | None:
-    """The integers of the bias, on the scale of the accumulator; a float one is put there as the writer does."""
+    """The integer bias on the scale of the accumulator; a float one is quantized as the writer does."""
     inputs = node.main.inputs
     read = node.bias or (inputs[2] if len(inputs) > 2 else None)
     if read is None:

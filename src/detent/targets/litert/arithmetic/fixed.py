@@ -90,8 +90,8 @@ def convert_kernel(x: Encoding, y: Encoding, rounding: Multiply = multiply) -> K
 
 
 def in_lanes(a: Integers, integer: Integers | int, shift: Integers | int) -> Integers:
-    """Multiply as the vector code does in whole groups of 16 elements, in the memory order of the file, and as the
-    scalar code does in the rest."""
+    """Multiply as the vector code does for whole groups of 16 elements, in the memory order of the file, and as the
+    scalar code does for the rest."""
     if a.size % 16 == 0:
         return ruy_multiply(a, integer, shift)
     fast = in_groups(a.shape, 16)

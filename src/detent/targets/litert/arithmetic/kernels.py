@@ -20,7 +20,7 @@ Bounds = tuple[int, int]
 
 
 class TfliteKernels(ABC):
-    """Each method gives a kernel for codes on the grids `x`, `a`, `b` that gives codes on the grid `y`, clamped to
+    """Each method returns a kernel from codes on the grids `x`, `a`, `b` to codes on the grid `y`, clamped to
     `bounds`."""
 
     @abstractmethod

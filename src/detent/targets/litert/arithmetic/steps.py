@@ -1,4 +1,4 @@
-"""Which operations LiteRT runs on integers, and by which kernels: the same for all sets of kernels.
+"""Selects the operations that LiteRT runs on integers, and their kernels, for any set of kernels.
 
 The decisions are those of the writer of .tflite files, which fuses in the same way (`fusing.fused`). The arithmetic
 knows how a kernel rounds.
@@ -61,7 +61,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
         """The sum, or with `sign` -1 the difference; of 16-bit codes too."""
 
     def _adds_in_32_bits(self, op: Op, acc: Accumulator) -> bool:
-        """Whether a convolution of 16-bit codes has the kernel for those of 8; depthwise ones have not."""
+        """Whether a convolution of 16-bit codes uses the kernel for 8-bit codes; depthwise ones do not."""
         depthwise = op.groups > 1 and acc.weights.shape[1] == 1
         if not is_wide(acc.input) or op.type != "Conv" or depthwise:
             return False
@@ -69,7 +69,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
         return (self.short_sums and has_short_sums(acc.weights, acc.bias)) if said is None else said
 
     def _for(self, *grids: Encoding) -> TfliteKernels:
-        """The kernels that compute on these grids."""
+        """The set of kernels for these grids."""
         return _WIDE if any(map(is_wide, grids)) else self
 
     @property
@@ -81,7 +81,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
         return self.lower_nodes(graph, fused(graph), lambda _: True)
 
     def lower_nodes(self, graph: Network, nodes: Iterable[Node], takes: Callable[[Node], bool]) -> list[Step]:
-        """Like `lower`, for a runtime that fuses in its own way and gives these kernels only what `takes` says."""
+        """Like `lower`, for a runtime that fuses in its own way and runs only what `takes` accepts in these kernels."""
         steps: list[Step] = []
         for node in nodes:
             step = self._integer(graph, node) if takes(node) else None
@@ -229,14 +229,14 @@ class TfliteFamily(Arithmetic, TfliteKernels):
 
 
 def _read_grids(graph: Network, op: Op) -> list[Encoding]:
-    """The grids of the activations that it reads: weights are judged with the sums."""
+    """The grids of its activation inputs; weights are checked with the sums."""
     weighted = op.type in ops_with(Trait.WEIGHTED)
     reads = [read for read in op.inputs if read is not None and not (weighted and read.tensor in graph.constants)]
     return [read.encoding for read in reads if read.encoding is not None]
 
 
 def _grids(op: Op) -> list[Encoding] | None:
-    """The grids of everything it reads; None if something is in float."""
+    """The grids of all its inputs; None if one is in float."""
     found = [None if read is None else read.encoding for read in op.inputs]
     grids = [grid for grid in found if grid is not None and is_held(grid)]
     return grids if len(grids) == len(found) else None

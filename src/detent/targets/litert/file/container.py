@@ -198,7 +198,7 @@ def _stored(data: Array, dtype: str) -> bytes:
 
 
 def _held(content: bytes, dtype: str, shape: tuple[int, ...]) -> Array:
-    """The constant of some bytes: of two numbers in one, the first are the lower four bits.
+    """The constant with these bytes; of two numbers in a byte, the first is in the lower four bits.
 
     >>> _held(_stored(np.array([[-7, 3, 5]]), "int4"), "int4", (1, 3)).tolist()
     [[-7, 3, 5]]

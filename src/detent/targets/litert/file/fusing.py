@@ -1,4 +1,4 @@
-"""What LiteRT runs as one operator: a weighted or elementwise operation, its bias, and an activation that clips."""
+"""Fuses what LiteRT runs as one operator: a weighted or elementwise operation, its bias, and a clipping activation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FUNCTIONS = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_
 
 @dataclass(frozen=True)
 class Node:
-    """Operations that become one operator; `main` computes, `bias` is that of a product whose Add was taken in."""
+    """Operations that become one operator; `main` computes, `bias` is the Add fused into a product."""
 
     ops: tuple[Op, ...]
     activation: str = "NONE"
@@ -35,8 +35,8 @@ class Node:
 
 
 def fused(graph: Network, before_activation: Sequence[str] = _BEFORE_ACTIVATION) -> list[Node]:
-    """Every operation of `graph` in one node. A node stands where its first operation stood: what else it reads is
-    constant. `before_activation` are the types that an activation is made a part of, besides linear layers."""
+    """Every operation of `graph` in one node. A node stands at its first operation, because its other inputs are
+    constant. Activations are fused into linear layers and the types in `before_activation`."""
     nodes: list[Node] = []
     taken: set[str] = set()
     for op in graph.ops:
@@ -49,7 +49,7 @@ def fused(graph: Network, before_activation: Sequence[str] = _BEFORE_ACTIVATION)
 
 
 def _with_bias(graph: Network, node: Node) -> Node:
-    """A product with a constant matrix and the Add of a constant vector are a linear layer."""
+    """A product with a constant matrix, and the Add of a constant vector, form a linear layer."""
     if not _is_linear(graph, node.main):
         return node
     add = sole_float_reader(graph, node.output)
@@ -88,7 +88,7 @@ def _with_activation(graph: Network, node: Node, before: Sequence[str]) -> Node:
 
 
 def _never_clips(bounds: tuple[float, float], encoding: Encoding | None) -> bool:
-    """Whether every number of the grid behind it lies within the bounds already."""
+    """Whether the following grid is within the bounds already."""
     if encoding is None or not encoding.per_tensor:
         return False
     least, greatest = encoding.dequantize(np.array([encoding.qmin, encoding.qmax]))

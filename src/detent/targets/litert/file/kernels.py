@@ -1,4 +1,4 @@
-"""On which grids LiteRT computes operations on integers: the ones that it prescribes, and those of 16 bits.
+"""The grids on which LiteRT has integer kernels: those that it prescribes, and 16-bit ones.
 
 The writer and the twin ask here, so that they agree; what has no kernel runs in float.
 """
@@ -53,7 +53,7 @@ def is_wide(encoding: Encoding) -> bool:
 
 
 def has_kernel(kind: str, reads: Sequence[Encoding], gives: Encoding) -> bool:
-    """Whether an operation between activations on these grids runs on integers, as far as the grids decide it."""
+    """Whether an operation between activations on these grids runs on integers, as far as the grids determine it."""
     wide = is_wide(gives)
     if any(is_wide(grid) != wide for grid in reads) or (wide and kind not in _WIDE):
         return False
@@ -76,7 +76,7 @@ def _near_power(scale: float, powers: Sequence[int]) -> bool:
 
 
 def has_short_sums(weights: npt.NDArray[np.generic], bias: npt.NDArray[np.generic] | None) -> bool:
-    """Whether a convolution of 16-bit codes adds up to less than 32 bits, whatever it reads; out channels are first.
+    """Whether the sums of a convolution of 16-bit codes always fit in 32 bits; output channels are the first axis.
 
     >>> has_short_sums(np.full((1, 516), 127), None), has_short_sums(np.full((1, 517), 127), None)
     (True, False)
@@ -86,5 +86,5 @@ def has_short_sums(weights: npt.NDArray[np.generic], bias: npt.NDArray[np.generi
 
 
 def sums_fit(encoding: Encoding, count: int) -> bool:
-    """Whether a mean of so many codes is right: LiteRT adds them up in 32 bits."""
+    """Whether the mean of so many codes is correct: LiteRT adds them in 32 bits."""
     return not is_wide(encoding) or count * 2**15 < 2**31

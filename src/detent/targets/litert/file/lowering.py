@@ -31,7 +31,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Variant:
-    """How a tensor is held: codes of an encoding, or real numbers; channels last or second."""
+    """How a tensor is stored: codes of an encoding, or real numbers; channels first or last."""
 
     encoding: Encoding | None
     last: bool = False
@@ -53,8 +53,10 @@ def refusal(
 
 
 class TfliteLowering:
-    """Grows by `emit`; `current` are the names of the operations that are being written. `short_sums`: whether
-    convolutions of 16-bit codes add up in 32 bits where these suffice."""
+    """Operators are added with `emit`; `current` are the names of the operations being written.
+
+    `short_sums`: whether convolutions of 16-bit codes add in 32 bits if that suffices.
+    """
 
     def __init__(self, graph: Network, sizes: FreeSizes, *, short_sums: bool):
         self.graph, self.short_sums = graph, short_sums
@@ -75,12 +77,12 @@ class TfliteLowering:
 
     @property
     def free_sizes(self) -> tuple[str, ...]:
-        """Sizes of the inputs that are free beside the batch, by name."""
+        """Free input sizes other than the batch, by name."""
         return self._sizes.inner
 
     @property
     def fix_sizes(self) -> str:
-        """The advice in errors: the options that fix these sizes."""
+        """The advice in error messages: the options that fix these sizes."""
         return f"fix them when loading the model: {' '.join(f'--size {name}=SIZE' for name in self.free_sizes)}"
 
     def shape(self, tensor: str) -> tuple[int, ...]:
@@ -92,26 +94,26 @@ class TfliteLowering:
         return tuple(signature[axis] for axis in last_order(len(signature))) if last else signature
 
     def sample(self, tensor: str) -> Array | None:
-        """The numbers of a tensor that is computed from sizes and constants, for one sample."""
+        """The value, for one sample, of a tensor computed from sizes and constants."""
         return self.graph.constants.get(tensor, self._sizes.one.values.get(tensor))
 
     def rank(self, tensor: str) -> int:
         return len(self.shape(tensor))
 
     def made_last(self, read: Operand | None) -> bool:
-        """Whether a tensor exists with its channels last."""
+        """Whether a tensor exists with channels last."""
         return read is not None and read.tensor in self._variants and next(iter(self._variants[read.tensor])).last
 
     def is_constant(self, read: Operand | None) -> bool:
         return self.graph.is_constant(read)
 
     def values(self, read: Operand | None) -> Array | None:
-        """The real numbers of a constant; None if it is none."""
+        """The real numbers of a constant; None if it is not constant."""
         return constant_values(self.graph, read)
 
     def integer_output(self, node: Node, *data: Operand | None, weight: Operand | None = None) -> Encoding | None:
-        """The encoding a node gives, if it can run on integers: everything it reads and gives is on a grid, and LiteRT
-        has a kernel for codes of their widths."""
+        """The encoding of a node's output if it can run on integers: all its inputs and outputs are quantized, and
+        LiteRT has a kernel for their widths."""
         given = self.graph.grid_of(node.output)
         reads = data if weight is None else (*data, weight)
         if given is None or any(read is None or read.encoding is None for read in reads):
@@ -148,7 +150,7 @@ class TfliteLowering:
         return len(self.tensors) - 1
 
     def constant(self, name: str, data: Array, encoding: Encoding | None = None) -> int:
-        """A constant; equal ones are stored once."""
+        """A constant tensor; equal constants are stored once."""
         data = np.ascontiguousarray(data).reshape(data.shape)  # a single number stays one
         key = (f"{name} {data.dtype} {data.shape} {hash(encoding)}", data.tobytes())
         if key not in self._constants:
@@ -160,18 +162,19 @@ class TfliteLowering:
         return self.constant(name, np.array(values, np.int32))
 
     def temporary(self, name: str, like: int, shape: Sequence[int], signature: Sequence[int]) -> int:
-        """A tensor that the ONNX network does not have, holding the same kind of numbers as another."""
+        """A tensor that does not exist in the ONNX network, of the same type and encoding as another."""
         source = self.tensors[like]
         return self.add(name, shape, signature, encoding=source.encoding, dtype=source.dtype)
 
     def make(self, tensor: str, variant: Variant, dtype: str | None = None) -> int:
-        """The output of an operator, in the variant that it produces; `dtype` if that is neither codes nor reals."""
+        """The output of an operator, in the variant that it produces; `dtype` if it is neither codes nor real
+        numbers."""
         index = self._new(tensor, variant, "", dtype)
         self._variants[tensor] = {variant: index}
         return index
 
     def alias(self, tensor: str, variant: Variant, index: int) -> None:
-        """Let the name `tensor` stand for a tensor that exists already."""
+        """Let the name `tensor` refer to an existing tensor."""
         self._variants[tensor] = {variant: index}
 
     def clip(self, tensor: str, bounds: tuple[float, float]) -> None:
@@ -205,7 +208,7 @@ class TfliteLowering:
     # Reading
 
     def take(self, read: Operand, *, last: bool, integer: bool) -> int:
-        """The input of an operator: codes if it runs on integers, else real numbers."""
+        """The input of an operator: codes if it runs on integers, otherwise real numbers."""
         if read.tensor in self.graph.constants:
             return self._constant(read, last, integer)
         if integer:

@@ -222,7 +222,7 @@ def _clip(t: Translation, operator: Operator) -> None:
 
 
 def _plain(t: Translation, operator: Operator) -> None:
-    """An operation of the same inputs and no options."""
+    """An operation with the same inputs and no options."""
     inputs = [None if index < 0 else t.read(index) for index in operator.inputs]
     t.emit(_PLAIN[operator.kind], operator, *inputs)
 

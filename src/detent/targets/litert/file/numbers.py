@@ -1,5 +1,5 @@
-"""Which numbers a .tflite file can hold: activations of int8, or int16 around zero, with one scale; symmetric weights
-of int8 or int4; biases of int32, or int64 where sums of 16-bit activations need it."""
+"""The encodings that a .tflite file supports: activations of int8, or int16 around zero, with one scale; symmetric
+weights of int8 or int4; biases of int32, or int64 where sums of 16-bit activations need it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WEIGHTS = IntGrid(8, narrow=all(LITERT.weight.narrow))
 
 
 def is_held(encoding: Encoding) -> bool:
-    """Whether a file can hold an activation so."""
+    """Whether a file can store an activation with this encoding."""
     known = encoding.dtype in ("int8", "uint8") or (encoding.dtype == "int16" and encoding.symmetric)
     return known and encoding.per_tensor and encoding.full
 

@@ -1,4 +1,4 @@
-"""Operations that LiteRT has no operator for, in terms of those it has: norms, norms of vectors, rare activations.
+"""Operations without a LiteRT operator, composed of others: normalizations, vector norms, rare activations.
 
 They run in float. Where the result has its own name in the network, only the last operator gives it.
 """

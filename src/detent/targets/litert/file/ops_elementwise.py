@@ -1,4 +1,4 @@
-"""Arithmetic between tensors, activation functions, normalization: what keeps the shape."""
+"""Operations that keep the shape: arithmetic, activation functions, softmax."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _operand(low: TfliteLowering, read: Operand, rank: int, last: bool, integer:
 
 
 def unary(kind: str, *, integer: bool = False, **options: Any) -> Lowerer:
-    """A function of each element; `integer` if LiteRT has it on int8."""
+    """An elementwise function; `integer` if LiteRT has an int8 kernel for it."""
 
     def write(low: TfliteLowering, node: Node) -> None:
         read = node.main.inputs[0]
@@ -72,7 +72,7 @@ def unary(kind: str, *, integer: bool = False, **options: Any) -> Lowerer:
 
 
 def clip(low: TfliteLowering, node: Node) -> None:
-    """A Relu or Clip that stands alone."""
+    """A Relu or Clip that is not fused."""
     op, read = node.main, node.main.inputs[0]
     assert read is not None
     bounds = clip_bounds(low.graph, op)
@@ -155,7 +155,7 @@ def _logical_not(low: TfliteLowering, node: Node) -> None:
 
 
 def where(low: TfliteLowering, node: Node) -> None:
-    """One tensor or the other, in float."""
+    """Selects from one tensor or the other, in float."""
     reads = [read for read in node.main.inputs if read is not None]
     last = _layout(low, node, reads)
     operands = [_operand(low, read, low.rank(node.output), last, False) for read in reads]

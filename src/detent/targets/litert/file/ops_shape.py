@@ -1,4 +1,4 @@
-"""Operations that move values or pick them: they work on codes as on real numbers, and keep the encoding."""
+"""Data movement, which works on codes as on real numbers and keeps the encoding."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _data(node: Node) -> Operand:
 
 
 def taken(low: TfliteLowering, read: Operand, *, last: bool, wide: bool = True) -> tuple[int, Variant]:
-    """Codes where it is on a grid; `wide` if the operator moves those of 16 bits, rather than real numbers."""
+    """The input as codes if it is quantized; `wide` if the operator supports 16-bit codes."""
     codes = read.encoding is not None and (wide or not is_wide(low.encoding(read)))
     index = low.take(read, last=last, integer=codes)
     return index, Variant(low.tensors[index].encoding, last)
@@ -36,7 +36,7 @@ def moved(low: TfliteLowering, tensor: str, variant: Variant, source: int) -> in
 
 
 def constants(low: TfliteLowering, node: Node, position: int) -> list[int] | None:
-    """An input that says how; None if it is absent."""
+    """A constant input that is a parameter of the operation; None if it is absent."""
     inputs = node.main.inputs
     if len(inputs) <= position or inputs[position] is None:
         return None
@@ -104,7 +104,7 @@ def transpose(low: TfliteLowering, node: Node) -> None:
 
 
 def concat(low: TfliteLowering, node: Node) -> None:
-    """Where the inputs are on other grids than the output they are put on that first."""
+    """Inputs on another grid than the output are requantized first."""
     reads = [read for read in node.main.inputs if read is not None]
     rank = low.rank(node.output)
     encoding = low.integer_output(node, *reads)

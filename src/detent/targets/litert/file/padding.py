@@ -18,7 +18,7 @@ Pads = tuple[tuple[int, int], ...]
 
 
 def same_pads(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Pads:
-    """What "same" pads: as little as gives ceil(size / stride) outputs, the odd one behind.
+    """The padding of "same": the least that gives ceil(size / stride) outputs, with an odd one at the end.
 
     >>> same_pads((224,), (3,), (2,), (1,)), same_pads((8,), (3,), (1,), (1,))
     (((0, 1),), ((1, 1),))
@@ -34,7 +34,7 @@ def explicit_pads(op: Op, sizes: Sequence[int], kernel: Sequence[int]) -> Pads:
 
 
 def padded(low: TfliteLowering, index: int, pads: Pads, *, value: int | float | None = None) -> int:
-    """The tensor (channels last) with rows and columns around it, of zeros or of `value`."""
+    """The tensor (channels last) padded along rows and columns with zeros or `value`."""
     source = low.tensors[index]
     around = ((0, 0), *pads, (0, 0))
     shape = [size + sum(pad) for size, pad in zip(source.shape, around, strict=True)]

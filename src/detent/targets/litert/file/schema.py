@@ -79,5 +79,5 @@ def code_of(enum: Any, name: str) -> int:
 
 
 def name_of(enum: Any, code: int) -> str:
-    """The name behind a number of an enumeration; `UNKNOWN_<code>` for one this edition of the schema does not have."""
+    """The name of an enumeration value; `UNKNOWN_<code>` if this version of the schema does not have it."""
     return next((name for name, value in vars(enum).items() if value == code), f"UNKNOWN_{code}")

@@ -18,7 +18,7 @@ def each(op: Op, attribute: str, spatial: int) -> list[int]:
 
 
 def image(low: TfliteLowering, index: int, spatial: int) -> int:
-    """A signal as an image of one row."""
+    """A signal as an image with one row."""
     if spatial == 2:
         return index
     source = low.tensors[index]
@@ -37,7 +37,7 @@ def give(
     encoding: Encoding | None,
     spatial: int,
 ) -> None:
-    """The operator, and behind that of a signal the way back from an image of one row."""
+    """Emits the operator and, for a signal, the conversion back from an image with one row."""
     if spatial == 2:
         low.emit(kind, inputs, [low.make(node.output, Variant(encoding, True))], **options)
         return

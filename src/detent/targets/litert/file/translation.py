@@ -1,4 +1,4 @@
-"""What a .tflite file says, in the words of ONNX: the state of translating one file.
+"""The state of translating one .tflite file to ONNX operations.
 
 Of images (four axes) the channels come second, as ONNX has them. A tensor of the file that is not constant is one of
 the network, of the same name.
@@ -61,7 +61,7 @@ class Translation:
         return (sizes[0], sizes[3], sizes[1], sizes[2]) if len(sizes) == 4 else tuple(sizes)
 
     def read(self, index: int) -> Operand:
-        """What an operator reads; a constant of four axes is turned as activations are."""
+        """The operand that an operator reads; a constant with four axes is transposed as activations are."""
         tensor = self.tensor(index)
         if tensor.data is not None:
             data = tensor.data.transpose(FROM_LAST) if tensor.data.ndim == 4 else tensor.data
@@ -87,7 +87,7 @@ class Translation:
         return [int(value) for value in data.reshape(-1)]
 
     def emit(self, kind: str, operator: Operator, *inputs: Operand | None, **attributes: Any) -> None:
-        """An operation, and behind it what the operator has as its activation function."""
+        """An operation, followed by the activation function that the operator is fused with."""
         name = self.names[operator.outputs[0]]
         bounds = _ACTIVATIONS[int(operator.options.get("fusedActivationFunction", 0))]
         made = name if bounds is None else f"{name}_linear"

@@ -1,4 +1,4 @@
-"""The versions of operators, which a file names: the first one that takes the types at hand."""
+"""Operator versions for the file: the first that supports the types in use."""
 
 from __future__ import annotations
 

@@ -113,8 +113,8 @@ def model_to_tflite(model: onnx.ModelProto, *, short_sums: bool = True) -> bytes
 
 
 def origin_of(model: TfliteModel) -> Origin:
-    """What Detent noted in a file. Of a file that it did not write: every tensor is one of the network, by its own
-    name, those of four axes with their channels last."""
+    """The origin that Detent recorded in a file. For any other file, every tensor keeps its own name, and those with
+    four axes have channels last."""
     if METADATA in model.metadata:
         held = json.loads(model.metadata[METADATA])
         return Origin(
@@ -138,7 +138,7 @@ def origin_of(model: TfliteModel) -> Origin:
 
 
 def tensor_names(model: TfliteModel) -> list[str]:
-    """A name for each tensor, which files do not promise to be different."""
+    """A unique name for each tensor, which files do not guarantee."""
     counts = Counter(tensor.name for tensor in model.tensors)
     return [
         tensor.name if counts[tensor.name] == 1 and tensor.name else f"{tensor.name}_{index}"
@@ -147,7 +147,7 @@ def tensor_names(model: TfliteModel) -> list[str]:
 
 
 class _Written(TfliteLowering):
-    """A network while it is written, from its inputs to its outputs."""
+    """The state of writing a network, from its inputs to its outputs."""
 
     def __init__(self, graph: Network, sizes: FreeSizes, *, short_sums: bool):
         super().__init__(graph, sizes, short_sums=short_sums)
@@ -198,7 +198,7 @@ def _lowered(graph: Network, sizes: FreeSizes, *, short_sums: bool) -> _Written:
 
 
 def _computed(graph: Network, value: Callable[[str], Array | None]) -> Network:
-    """The network with constants in the place of what is computed from sizes and constants."""
+    """The network with everything that is computed from sizes and constants replaced by constants."""
     constants, coded = dict(graph.constants), set(graph.coded)
     kept: list[Op] = []
     for op in graph.ops:

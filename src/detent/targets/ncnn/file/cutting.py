@@ -1,4 +1,4 @@
-"""Parts of a tensor along its axes."""
+"""Slices of a tensor along its axes."""
 
 from __future__ import annotations
 

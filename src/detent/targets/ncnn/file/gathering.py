@@ -1,4 +1,4 @@
-"""Gather and GatherElements: constant places of a tensor, or computed places of a constant."""
+"""Gather and GatherElements: constant indices into a tensor, or computed indices into a constant."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _MOST_PLACES = 1 << 26
 
 
 def gather(low: NcnnLowering, op: Op) -> None:
-    """Constant places of a tensor, a run of neighbors at a time; or the rows of a constant table that computed indices
-    name."""
+    """Constant indices into a tensor, as slices of consecutive elements; or the rows of a constant table selected by
+    computed indices."""
     source = low.data(op)
     shape = low.shape(source)
     axis = op.attribute("axis") % len(shape)
@@ -51,7 +51,7 @@ def gather(low: NcnnLowering, op: Op) -> None:
 
 
 def gather_elements(low: NcnnLowering, op: Op) -> None:
-    """Numbers of a constant, at computed places along an axis."""
+    """Elements of a constant, at computed indices along an axis."""
     held, places = low.constant(op.inputs[0]), low.shape(low.data(op, 1))
     if held is None:
         refuse(op, "it picks from a computed tensor", "pick from a constant")
@@ -70,7 +70,7 @@ def gather_elements(low: NcnnLowering, op: Op) -> None:
 
 
 def _table_rows(low: NcnnLowering, op: Op, table: Array) -> None:
-    """The rows of a table that the second input names."""
+    """The rows of a table selected by the second input."""
     count, width = table.shape
     indices = low.data(op, 1)
     found, rows = low.rows(indices), math.prod(low.shape(indices))
@@ -82,8 +82,8 @@ def _table_rows(low: NcnnLowering, op: Op, table: Array) -> None:
 
 
 def _one_hot_rows(low: NcnnLowering, op: Op, table: Array, indices: str, rows: int) -> None:
-    """The same for indices that are floats, which ncnn cannot make integers of: a product with rows of zeros and a one,
-    `max(0, 1 - |index - place|)`."""
+    """The same for float indices, which ncnn cannot convert to integers: a product with one-hot rows, `max(0, 1 -
+    |index - place|)`."""
     count, width = table.shape
     if rows * count > _MOST_PLACES:
         refuse(op, f"{rows} computed indices of a table of {count} rows", "give the indices as an input")

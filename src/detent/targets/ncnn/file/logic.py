@@ -1,4 +1,5 @@
-"""Comparisons, flags and choices. ncnn has none of them: a flag is 1 or 0, and sums, products and clips do the rest."""
+"""Comparisons, booleans and Where, which ncnn does not have: a boolean is 1 or 0, and sums, products and clips do the
+rest."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _FLAG: dict[int, Value] = {0: 0.0, 1: 1.0}
 
 
 def cast(low: NcnnLowering, op: Op) -> None:
-    """Whole numbers and flags are floats already; what is not zero becomes 1 as a flag."""
+    """Integers and booleans are floats already; for a cast to boolean, anything that is not zero becomes 1."""
     source, to = low.data(op), op.attributes["to"]
     if to not in (onnx.TensorProto.FLOAT, onnx.TensorProto.BOOL, *_INTEGERS):
         refuse(op, f"a cast to {onnx.TensorProto.DataType.Name(to)}", "cast to float32, int32, int64 or bool")
@@ -57,7 +58,7 @@ def compare(low: NcnnLowering, op: Op) -> None:
 
 
 def combine(low: NcnnLowering, op: Op) -> None:
-    """The smaller of two flags, the larger, or how far they are apart."""
+    """And, Or and Xor of two booleans: minimum, maximum, absolute difference."""
     blobs = [broadcast(low, op, low.data(op, index)) for index in (0, 1)]
     if op.type == "Xor":
         difference = _part(low, op, "difference", "BinaryOp", blobs, {0: BINARY["Sub"]})
@@ -139,7 +140,7 @@ def _not() -> dict[int, Value]:
 
 
 def _part(low: NcnnLowering, op: Op, name: str, kind: str, inputs: list[str], params: dict[int, Value]) -> str:
-    """One of the layers of an operation; gives its blob."""
+    """One of the layers of an operation; returns its blob."""
     given = f"{op.outputs[0]}:{name}"
     low.part(kind, op, name, inputs, [given], params)
     return given

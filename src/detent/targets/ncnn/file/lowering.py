@@ -1,10 +1,10 @@
-"""What the rules for single operations build on: blobs and their sizes, constants, layers, and the order they stand in.
+"""The state of writing a network as ncnn layers: blobs and their sizes, constants, layers, and their order.
 
-ncnn has no batch axis: a blob is one sample, of 1 to 4 dimensions, and an ONNX tensor of shape (1, C, H, W) is the
-blob (C, H, W). Sizes are written outermost first here, as ONNX does; ncnn writes w, h, d, c.
+ncnn has no batch axis: a blob is one sample, of 1 to 4 dimensions, and an ONNX tensor of shape (1, C, H, W) is the blob
+(C, H, W). Sizes are written outermost first here, as ONNX does; ncnn writes w, h, d, c.
 
-Integers and flags are float32 in a blob, whole numbers. Only an input that names rows of a table is int32, which
-is what ncnn's Embed takes; where it is read as a number too, a table of 0, 1, 2, ... gives that.
+Integers and flags are float32 in a blob, whole numbers. Only an input that names rows of a table is int32, which is
+what ncnn's Embed takes; where it is read as a number too, a table of 0, 1, 2, ... gives that.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def refuse(op: Op, found: str, to_do: str) -> NoReturn:
 
 
 def sizes(dims: Dims) -> dict[int, Value]:
-    """The parameters that say how large a blob is."""
+    """The parameters that give the size of a blob."""
     return dict(zip(_SIZE_KEYS[len(dims)], dims, strict=True))
 
 
@@ -61,7 +61,7 @@ def sample_sizes(graph: Network, model: onnx.ModelProto) -> Known:
 
 
 class NcnnLowering:
-    """One network on its way to ncnn. Rules call `blob` or `view` for what a layer reads, `layer` for what it is."""
+    """A network being lowered to ncnn. Rules call `blob` or `view` for the inputs of a layer, and `layer` to add it."""
 
     def __init__(self, graph: Network, known: Known):
         self.graph = graph
@@ -95,18 +95,19 @@ class NcnnLowering:
         return (self._dtypes.get(tensor) if held is None else held.dtype.name) == "bool"
 
     def drops(self, tensor: str) -> int:
-        """How many leading axes of the ONNX tensor its blob does not have: the batch, 0 if there is none."""
+        """The number of leading axes of the ONNX tensor that its blob does not have: the batch, or 0 if there is
+        none."""
         shape = self.shape(tensor)
         return int(len(shape) > 1 and shape[0] == 1)
 
     def dims(self, tensor: str) -> Dims:
-        """The sizes of a tensor's blob; one long row if it has more dimensions than a blob can have."""
+        """The sizes of a tensor's blob; a single row if the tensor has more dimensions than a blob can have."""
         shape = self.shape(tensor)
         kept = shape[self.drops(tensor) :] or (1,)
         return kept if len(kept) <= _MOST_DIMS else (math.prod(kept),)
 
     def axis(self, tensor: str, axis: int) -> int | None:
-        """Where an ONNX axis is in the blob; None if the blob does not have it."""
+        """The index of an ONNX axis in the blob; None if the blob does not have it."""
         shape = self.shape(tensor)
         found = axis % len(shape) - self.drops(tensor)
         return found if found >= 0 and len(shape) - self.drops(tensor) <= _MOST_DIMS else None
@@ -115,35 +116,35 @@ class NcnnLowering:
         return constant_values(self.graph, read)
 
     def data(self, op: Op, index: int = 0) -> str:
-        """The tensor an operation reads there."""
+        """The tensor that an operation reads at this position."""
         read = op.inputs[index] if index < len(op.inputs) else None
         if read is None:
             refuse(op, f"it has no input {index}", "give a valid ONNX model")
         return read.tensor
 
     def given(self, tensor: str) -> bool:
-        """Whether the network gives it."""
+        """Whether the tensor is an output of the network."""
         return is_output(self.graph, tensor)
 
     def only_reader(self, tensor: str) -> Op | None:
-        """The operation that alone reads a tensor, in float, if there is one."""
+        """The only operation that reads a tensor, in float, if there is one."""
         return sole_float_reader(self.graph, tensor)
 
     # --- what is made ---
 
     def absorb(self, op: Op) -> None:
-        """Say that a layer of another operation does the work of this one."""
+        """Record that the layer of another operation includes this operation."""
         self._done.add(op.outputs[0])
 
     def absorbed(self, op: Op) -> bool:
         return op.outputs[0] in self._done
 
     def name(self, op: Op, part: str = "") -> str:
-        """The name of a layer: of the operation, and of which part if it takes several."""
+        """The name of a layer: that of the operation, with a suffix if there are several."""
         return (op.name or f"{op.type}_{op.outputs[0]}") + (f":{part}" if part else "")
 
     def blob(self, tensor: str) -> str:
-        """The blob of a tensor; constants are put into the model on first use."""
+        """The blob of a tensor; constants are added to the model on first use."""
         if tensor in self.graph.constants and tensor not in self._made:
             read = next((r for _, r in self.graph.readers(tensor)), Operand(tensor))
             held = self.constant(read)
@@ -174,13 +175,13 @@ class NcnnLowering:
         return number
 
     def memory(self, op: Op, part: str, values: Array) -> str:
-        """The blob of a constant that an operation needs and the network does not have."""
+        """The blob of a constant that an operation needs and that is not in the network."""
         blob = f"{op.outputs[0]}:{part}"
         self._append("MemoryData", self.name(op, part), (), (blob,), sizes(values.shape), (values.ravel(),))
         return blob
 
     def view(self, tensor: str, dims: Dims) -> str:
-        """The blob of a tensor with other sizes, the numbers in the same order."""
+        """The blob of a tensor reshaped to other sizes."""
         return self.sized(self.blob(tensor), self.dims(tensor), dims)
 
     def sized(self, blob: str, dims: Dims, wanted: Dims) -> str:
@@ -203,8 +204,8 @@ class NcnnLowering:
         output: str | None = None,
         dims: Dims | None = None,
     ) -> None:
-        """A layer that gives `output` (the operation's first one unless told), of sizes `dims` if these are not its
-        blob's sizes anyway."""
+        """A layer with the output `output` (by default the operation's first), of sizes `dims` if these differ from its
+        blob's."""
         target = op.outputs[0] if output is None else output
         fits = dims is None or dims == self.dims(target)
         blob = target if fits else f"{target}:raw"
@@ -222,19 +223,19 @@ class NcnnLowering:
         params: Mapping[int, Value] | None = None,
         weights: Sequence[Array] = (),
     ) -> None:
-        """One of several layers that stand for an operation; it gives blobs of these names."""
+        """One of several layers for an operation; returns blobs with these names."""
         self._append(type, self.name(op, name), tuple(inputs), tuple(outputs), params or {}, tuple(weights))
 
     def reshape(self, op: Op) -> None:
-        """The output has the numbers of the input, in another shape."""
+        """The output has the values of the input in another shape."""
         self.layer("Reshape", op, [self.blob(self.data(op))], sizes(self.dims(op.outputs[0])))
 
     def finish(self, blob: str, target: str) -> None:
-        """A blob becomes that of the tensor `target`."""
+        """Make a blob that of the tensor `target`."""
         self._reshape(blob, target, self.dims(target))
 
     def model(self) -> NcnnModel:
-        """All layers that something depends on, with a Split behind each blob that is used more than once."""
+        """All layers that an output depends on, with a Split after each blob that is used more than once."""
         outputs = self.graph.output_tensors
         used: dict[str, int] = {}
         kept: list[NcnnLayer] = []
@@ -277,7 +278,7 @@ class NcnnLowering:
 
 
 def _named_rows(graph: Network) -> dict[str, int]:
-    """The inputs of integers that name rows of constant tables, with the number of rows of the smallest."""
+    """The integer inputs that index rows of constant tables, with the number of rows of the smallest table."""
     found: dict[str, int] = {}
     for op in graph.ops:
         table, indices = (*op.inputs, None)[:2] if op.type == "Gather" else (None, None)
@@ -290,7 +291,7 @@ def _named_rows(graph: Network) -> dict[str, int]:
 
 
 def _root(graph: Network, tensor: str) -> str:
-    """What has the same numbers in the same order."""
+    """The earliest tensor with the same values in the same order."""
     producer = graph.producer(tensor)
     while producer is not None and producer.type in _SAME_NUMBERS and producer.inputs[0] is not None:
         tensor = producer.inputs[0].tensor

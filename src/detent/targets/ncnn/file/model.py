@@ -51,7 +51,7 @@ class NcnnLayer:
 
     @property
     def gives_codes(self) -> bool:
-        """Whether its output is int8 already, for the next integer layer."""
+        """Whether its output is int8 for the next integer layer."""
         return self.int8 and self.number(8) > 100
 
     def number(self, key: int, default: int = 0) -> int:
@@ -176,7 +176,7 @@ _WEIGHTED = (*_CONVOLUTIONS, *_DECONVOLUTIONS, "InnerProduct")
 
 
 def _held(layer: NcnnLayer) -> list[tuple[int, bool]]:
-    """How many numbers each array of a layer has, and whether a tag before it says of which type they are."""
+    """The number of elements of each array of a layer, and whether it is preceded by a tag with its type."""
     number = layer.number
     if layer.type in _WEIGHTED:
         fully_connected = layer.type == "InnerProduct"

@@ -1,4 +1,4 @@
-"""Operations that move numbers about: reshape, transpose, slice, concatenate, pad, repeat, resize."""
+"""Data movement: reshape, transpose, slice, concatenate, pad, repeat; and resize."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def transpose(low: NcnnLowering, op: Op) -> None:
 
 
 def _by_swaps(low: NcnnLowering, op: Op, dims: Dims, order: tuple[int, ...]) -> None:
-    """More axes than a blob has: neighboring blocks of them change places until all are in order."""
+    """For more axes than a blob has: swaps neighboring blocks of axes until all are in order."""
     blob, held, now = low.blob(low.data(op)), low.dims(low.data(op)), list(range(len(dims)))
     for place, wanted in enumerate(order):
         at = now.index(wanted)
@@ -89,7 +89,7 @@ def _by_swaps(low: NcnnLowering, op: Op, dims: Dims, order: tuple[int, ...]) -> 
 
 
 def _runs(perm: list[int], shape: Dims) -> list[tuple[int, ...]]:
-    """Axes that stand next to each other before and after, joined; axes of size 1 do not count."""
+    """Merges axes that are adjacent both before and after; axes of size 1 are ignored."""
     place = {axis: position for position, axis in enumerate(a for a in range(len(shape)) if shape[a] != 1)}
     runs: list[tuple[int, ...]] = []
     for axis in perm:
@@ -113,7 +113,7 @@ def concat(low: NcnnLowering, op: Op) -> None:
 
 
 def split(low: NcnnLowering, op: Op) -> None:
-    """Split into the sizes that its outputs have."""
+    """Split into the sizes of its outputs."""
     source, along = low.data(op), op.attribute("axis")
     axis = low.axis(source, along)
     parts = tuple(low.shape(output)[along] for output in op.outputs)

@@ -1,4 +1,4 @@
-"""Operations on each number, and on pairs of numbers."""
+"""Unary and binary elementwise operations."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _NAMED: dict[str, tuple[str, dict[int, str | float]]] = {
 
 
 def named(low: NcnnLowering, op: Op) -> None:
-    """A function of one number that ncnn has under a name of its own."""
+    """A unary function for which ncnn has a layer."""
     source = [low.blob(low.data(op))]
     if op.type in UNARY:
         low.layer("UnaryOp", op, source, {0: UNARY[op.type]})
@@ -86,7 +86,7 @@ def clip(low: NcnnLowering, op: Op) -> None:
 
 
 def finite_bounds(low: NcnnLowering, op: Op) -> tuple[float, float]:
-    """The bounds of a Clip, which must be constant; where there is none, the end of float32."""
+    """The bounds of a Clip, which must be constant; a missing bound is the limit of float32."""
     bounds = clip_bounds(low.graph, op)
     if bounds is None:
         refuse(op, "its bounds are computed", "give constant bounds")
@@ -107,7 +107,7 @@ def prelu(low: NcnnLowering, op: Op) -> None:
 
 
 def binary(low: NcnnLowering, op: Op) -> None:
-    """Two tensors of sizes that broadcast as in numpy, or a tensor and a number."""
+    """Two tensors that broadcast as in numpy, or a tensor and a scalar."""
     if len(op.inputs) != 2:
         refuse(op, f"it has {len(op.inputs)} inputs", "give it two")
     if op.type == "Pow":

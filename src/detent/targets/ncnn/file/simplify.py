@@ -1,4 +1,4 @@
-"""What is settled before layers are made: grids that say the same thing twice."""
+"""Removes redundant grids before layers are created."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ __all__ = ["without_repetition"]
 
 
 def without_repetition(graph: Network) -> Network:
-    """No grid before an operation that only moves numbers, where all that read these put them on that grid again.
-
-    The second rounding gives back what the first one gave, so that one of them is enough.
-    """
+    """Removes a grid before data movement if all readers put the result on the same grid again: rounding twice to it
+    gives the same as once."""
     ops = list(graph.ops)
     for index in range(len(ops) - 1, -1, -1):
         op = ops[index]
@@ -34,7 +32,7 @@ def without_repetition(graph: Network) -> Network:
 
 
 def _again(first: Encoding, second: Encoding | None) -> bool:
-    """Whether numbers on the first grid and then on the second are as if they were on the second at once."""
+    """Whether quantizing to the first grid and then to the second equals quantizing to the second."""
     if second is None or not (first.per_tensor and second.per_tensor):
         return False
     within = first.qmin <= second.qmin and second.qmax <= first.qmax

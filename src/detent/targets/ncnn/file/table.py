@@ -1,4 +1,4 @@
-"""ncnn's calibration table: for each integer layer the scales of its weights, then the scale of what it reads.
+"""ncnn's calibration table: for each integer layer the scales of its weights, then the scale of its input.
 
     conv1_param_0 12.5 130.2 88.0       127 / the greatest |weight|, for each output channel (or group)
     conv1 31.75                         127 / the greatest |input|
@@ -32,7 +32,7 @@ class TableEntry:
 
 
 def table_of(model: NcnnModel) -> tuple[TableEntry, ...]:
-    """The scales that a model's integer layers hold."""
+    """The scales in a model's integer layers."""
     entries = []
     for layer in model.layers:
         if layer.int8:

@@ -178,7 +178,7 @@ def _fully_connected(low: NcnnLowering, op: Op, weights: _Weights, output: str) 
 
 
 def _weights(low: NcnnLowering, op: Op, *, out_axis: int, has_bias: bool = True) -> _Weights:
-    """The weights of an operation, as codes if it reads codes and as real numbers if it does not."""
+    """The weights of an operation: codes if it reads codes, otherwise real numbers."""
     data, weight = op.inputs[:2]
     real = low.constant(weight)
     if data is None or weight is None or real is None:
@@ -226,8 +226,8 @@ def _even(scales: npt.NDArray[np.float32], group: int) -> bool:
 
 
 def requantized(graph: Network, tensor: str) -> Encoding | None:
-    """The grid on which a convolution gives `tensor` as codes: the one of all that read it, if these are integer
-    convolutions of 2 dimensions that are written as one layer. None if it gives floats."""
+    """The grid on which a convolution returns `tensor` as codes: the grid of all its readers, if these are 2-d integer
+    convolutions written as one layer. None if it returns floats."""
     encoding = graph.grid_of(tensor)
     if encoding is None or is_output(graph, tensor):
         return None
@@ -270,7 +270,7 @@ def _conv_dims(low: NcnnLowering, op: Op, tensor: str) -> Dims:
 
 
 def _activation(low: NcnnLowering, op: Op, output: str | None = None) -> tuple[str, dict[int, Value]]:
-    """The output of the layer, and the parameters of the activation function it has taken in, if there is one."""
+    """The output of the layer, and the parameters of the activation function fused into it, if there is one."""
     tensor = op.outputs[0] if output is None else output
     after = low.only_reader(tensor)
     if after is None or after.inputs[0] is None or after.inputs[0].tensor != tensor:

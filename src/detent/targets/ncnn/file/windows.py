@@ -1,4 +1,4 @@
-"""Operations over many numbers: pools, means, softmax, layer norm, products of two computed matrices."""
+"""Pools, reductions, softmax, normalizations, and products of two activations."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def pool(low: NcnnLowering, op: Op) -> None:
 
 
 def global_pool(low: NcnnLowering, op: Op) -> None:
-    """GlobalAveragePool and GlobalMaxPool: over all but the channels."""
+    """GlobalAveragePool and GlobalMaxPool."""
     _global_pool(low, op, average=op.type == "GlobalAveragePool")
 
 
@@ -75,7 +75,7 @@ def _global_pool(low: NcnnLowering, op: Op, *, average: bool) -> None:
 
 
 def reduce(low: NcnnLowering, op: Op) -> None:
-    """Sums, means and extremes over axes. The mean of height and width is a pool, which ncnn does faster."""
+    """Sums, means, minima and maxima over axes. A mean over height and width is a pool, which is faster in ncnn."""
     source = low.data(op)
     shape = low.shape(source)
     axes = reduced_axes(low.graph, op, len(shape))
@@ -177,7 +177,7 @@ def matmul(low: NcnnLowering, op: Op) -> None:
 
 
 def cumulative_sum(low: NcnnLowering, op: Op) -> None:
-    """A product with a triangle of ones: ncnn's own layer reads no file."""
+    """A product with a triangular matrix of ones, because ncnn's own layer cannot be loaded from a file."""
     source, axis = low.data(op), low.constant(op.inputs[1])
     shape = low.shape(source)
     if axis is None:

@@ -169,7 +169,7 @@ def _lowered(graph: Network, model: onnx.ModelProto) -> NcnnModel:
 
 
 def _check_reads(low: NcnnLowering, op: Op) -> None:
-    """Numbers become integers only on the way into the data input of a weighted operation."""
+    """Only the data input of a weighted operation can be quantized."""
     for index, read in enumerate(op.inputs):
         if read is None or read.encoding is None or low.constant(read) is not None:
             continue

@@ -17,15 +17,17 @@ __all__ = ["tables"]
 
 Floats = npt.NDArray[np.float32]
 
+_MOST = 2**30
+"""Bytes of both tables; a model file holds 2 GB."""
+
 
 def tables(config: Mapping[str, Any], cos: Floats, sin: Floats, rows: int) -> tuple[Floats, Floats]:
     """Cosines and sines (rows, width / 2) that begin as those of the network, (words, width), do."""
     words, width = cos.shape
     half = width // 2
-    for said in _parameters(config):
-        frequencies = _frequencies(said, width)
-        if frequencies is None:
-            continue
+    if rows * width * cos.itemsize > _MOST:
+        raise NotADecoder(f"config.json says {rows:,} words, whose positions take more than {_MOST >> 20:,} MB")
+    for frequencies in _known_frequencies(config, width):
         angles = torch.outer(torch.arange(rows, dtype=torch.float32), frequencies)
         made = angles.cos().numpy(), angles.sin().numpy()
         # An angle below `words` is rounded twice, and what comes of it once; transformers' own is one of these too.
@@ -35,6 +37,14 @@ def tables(config: Mapping[str, Any], cos: Floats, sin: Floats, rows: int) -> tu
         if all(np.abs(table - known).max() <= slack for table, known in pairs):
             return made
     raise NotADecoder("its rotary positions are not what config.json says in rope_parameters")
+
+
+def _known_frequencies(config: Mapping[str, Any], width: int) -> list[Tensor]:
+    try:
+        made = [_frequencies(said, width) for said in _parameters(config)]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise NotADecoder(f"rope_parameters of config.json cannot be read: {error}") from None
+    return [frequencies for frequencies in made if frequencies is not None]
 
 
 def _parameters(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

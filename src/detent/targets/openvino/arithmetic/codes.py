@@ -1,8 +1,8 @@
-"""From codes of one grid to codes of another: what OpenVINO does to elements that are stored as integers.
+"""From codes of one grid to codes of another: elementwise operations on integers in OpenVINO.
 
-Scale and zero of what is read go into the range of the grid behind it, as for averages, and the codes are taken as they
-are stored. A kernel that only does this ("snippet") rounds twice, `rne(f32(f32(code * isc) + ish))`, where one that
-does it behind a product or an average rounds once.
+The scale and zero point of the input are folded into the range of the following FakeQuantize, and codes are read as
+they are stored. A kernel that does nothing else ("snippet") rounds twice, `rne(f32(f32(code * isc) + ish))`; fused into
+a product or an average it rounds once.
 """
 
 from __future__ import annotations
@@ -18,58 +18,59 @@ import torch
 from torch import Tensor
 
 from detent.ir import Encoding, Network, Op, Operand, clip_bounds, constant_values
-from detent.targets.openvino.arithmetic.outputs import OutputRequantization, snippet
+from detent.targets.openvino.arithmetic.outputs import OutputRequantization, Requantize, snippet
 from detent.targets.openvino.arithmetic.ranges import (
     CLIPS,
-    Carried,
     Floats,
+    PropagatedGrids,
     Range,
-    kept_grid,
-    one_shift,
+    merge_equal_shifts,
+    preserved_grid,
     scale_and_shift,
 )
 from detent.targets.openvino.arithmetic.stored import StoredCodes, range_of_stored
-from detent.targets.openvino.arithmetic.sums import COMPOSED, is_activation, taken_in
+from detent.targets.openvino.arithmetic.sum_fusion import COMPOSED, fusing_op, is_activation
 from detent.twin import Step
 from detent.twin.float_ops import float_kernel
 from detent.twin.lowering import Chain, chain, move_step
 from detent.twin.requantize import fma
 
-__all__ = ["clipped", "joined", "moved", "rectified", "scaled", "stored_bounds"]
+__all__ = ["clip_bounds_as_stored", "clip_codes", "concat_codes", "move_codes", "relu_codes", "scale_codes"]
 
 _f32 = np.float32
-Requantize = Callable[[Tensor], Tensor]
-"""From codes as they are stored to codes."""
 
 
-def moved(carried: Carried, graph: Network, op: Op) -> Step | None:
-    """An operation that only moves values, to the same grid or another."""
+def move_codes(propagated: PropagatedGrids, graph: Network, op: Op) -> Step | None:
+    """Data movement, to the same grid or another."""
     step = move_step(graph, op)
-    if step is not None or kept_grid(op) is None or len(op.outputs) != 1:
+    if step is not None or preserved_grid(op) is None or len(op.outputs) != 1:
         return step
-    return _elementwise(carried, graph, op, lambda stored, _: stored, float_kernel(graph, op))
+    return _elementwise(propagated, graph, op, lambda stored, _: stored, float_kernel(graph, op))
 
 
-def rectified(carried: Carried, graph: Network, op: Op) -> Step | None:
-    """A ReLU that reads codes."""
-    return _elementwise(carried, graph, op, lambda stored, source: stored.clamp(min=source.zero))
+def relu_codes(propagated: PropagatedGrids, graph: Network, op: Op) -> Step | None:
+    """A ReLU of codes."""
+    return _elementwise(propagated, graph, op, lambda stored, source: stored.clamp(min=source.zero))
 
 
-def clipped(carried: Carried, graph: Network, op: Op) -> Step | None:
-    """A Clip that reads codes. Its bounds are brought to whole codes as they are stored, wherever between two they
-    lie: inward by a kernel that makes what is clipped, else toward zero."""
+def clip_codes(propagated: PropagatedGrids, graph: Network, op: Op) -> Step | None:
+    """A Clip of codes. Its bounds are rounded to stored codes: inward if the Clip is fused into the kernel that
+    produces its input, otherwise toward zero."""
     read = op.inputs[0]
     if clip_bounds(graph, op) is None or read is None or read.encoding is None:
         return None
-    inwards = taken_in(graph, read.tensor) is not None
+    inward = fusing_op(graph, read.tensor) is not None
     return _elementwise(
-        carried, graph, op, lambda stored, source: stored.clamp(*stored_bounds(graph, op, source, inwards=inwards))
+        propagated,
+        graph,
+        op,
+        lambda stored, source: stored.clamp(*clip_bounds_as_stored(graph, op, source, inward=inward)),
     )
 
 
-def stored_bounds(graph: Network, clip: Op, source: StoredCodes, *, inwards: bool) -> tuple[float, float]:
-    """The bounds of a Clip of integers, among these as they are stored. One that leaves over all that the grid behind
-    it holds is left out."""
+def clip_bounds_as_stored(graph: Network, clip: Op, source: StoredCodes, *, inward: bool) -> tuple[float, float]:
+    """The bounds of a Clip as stored codes. A Clip that includes the whole range of the following grid has no
+    effect."""
     bounds, behind = clip_bounds(graph, clip), graph.grid_of(clip.outputs[0])
     assert bounds is not None
     least, greatest = bounds
@@ -77,18 +78,18 @@ def stored_bounds(graph: Network, clip: Op, source: StoredCodes, *, inwards: boo
         grid = Range.of(behind)
         if least <= grid.low and greatest >= grid.high:
             return -math.inf, math.inf
-    down, up = (math.ceil, math.floor) if inwards else (math.trunc, math.trunc)
+    down, up = (math.ceil, math.floor) if inward else (math.trunc, math.trunc)
     low, high = (bound / source.step + source.zero for bound in (least, greatest))
     return low if math.isinf(low) else down(low), high if math.isinf(high) else up(high)
 
 
-def scaled(carried: Carried, graph: Network, op: Op) -> Step | None:
-    """A product with one positive constant, or one for each channel."""
+def scale_codes(propagated: PropagatedGrids, graph: Network, op: Op) -> Step | None:
+    """A product with one positive constant, or with one per channel."""
     reads = [read for read in op.inputs if read is not None]
     data = [read for read in reads if is_activation(graph, read)]
     constants = [read for read in reads if read.tensor in graph.constants]
     made = chain(graph, op, CLIPS)
-    target = OutputRequantization.of(graph, made, carried)
+    target = OutputRequantization.of(graph, made, propagated)
     if target is None or len(data) != 1 or len(constants) != 1:
         return None
     factor = np.asarray(constant_values(graph, constants[0]), _f32)
@@ -96,27 +97,28 @@ def scaled(carried: Carried, graph: Network, op: Op) -> Step | None:
     if not _for_each_channel(factor, rank) or not bool((factor > 0).all()):
         return None
     assert data[0].encoding is not None
-    source = StoredCodes.of(graph, data[0].tensor, data[0].encoding, carried)
-    finish = _requantizer(target, source, taken_in(graph, data[0].tensor), factor)
+    source = StoredCodes.of(graph, data[0].tensor, data[0].encoding, propagated)
+    finish = _requantizer(target, source, fusing_op(graph, data[0].tensor), factor)
     return Step(made.ops, tuple(data), made.writes, lambda codes: finish(codes - source.offset))
 
 
-def joined(carried: Carried, graph: Network, op: Op) -> Step | None:
-    """A Concat: what is on one grid stays there, else each part is brought to the grid behind it."""
+def concat_codes(propagated: PropagatedGrids, graph: Network, op: Op) -> Step | None:
+    """A Concat. If all inputs are on one grid, so is the output; otherwise each input is requantized to the grid of the
+    output."""
     grid = graph.grid_of(op.outputs[0])
     reads = [read for read in op.inputs if read is not None]
     if grid is None or not all(is_activation(graph, read) for read in reads):
         return None
-    if kept_grid(op) == grid:
+    if preserved_grid(op) == grid:
         return Step((op,), op.inputs, (Operand(op.outputs[0], grid),), float_kernel(graph, op), "moved")
-    target = OutputRequantization.of(graph, Chain((op,), op.outputs[0], grid), carried, stored=True)
+    target = OutputRequantization.of(graph, Chain((op,), op.outputs[0], grid), propagated, stored=True)
     if target is None:
         return None
     parts = []
     for read in reads:
         assert read.encoding is not None
-        source = StoredCodes.of(graph, read.tensor, read.encoding, carried)
-        parts.append(partial(_brought, _requantizer(target, source, None), source.offset))
+        source = StoredCodes.of(graph, read.tensor, read.encoding, propagated)
+        parts.append(partial(_to_target, _requantizer(target, source, None), source.offset))
     join = float_kernel(graph, op)
 
     def kernel(*codes: Tensor) -> Any:
@@ -125,7 +127,7 @@ def joined(carried: Carried, graph: Network, op: Op) -> Step | None:
     return Step((op,), tuple(reads), (Operand(op.outputs[0], grid),), kernel)
 
 
-def _brought(finish: Requantize, offset: int, codes: Tensor) -> Tensor:
+def _to_target(finish: Requantize, offset: int, codes: Tensor) -> Tensor:
     return finish(codes - offset)
 
 
@@ -135,24 +137,25 @@ def _for_each_channel(factor: Floats, rank: int) -> bool:
 
 
 def _elementwise(
-    carried: Carried,
+    propagated: PropagatedGrids,
     graph: Network,
     op: Op,
     function: Callable[[Tensor, StoredCodes], Tensor],
     move: Callable[..., Any] | None = None,
 ) -> Step | None:
-    """A function of stored codes that gives such codes, and the grid behind it; `move` is run on these."""
+    """`function` on stored codes, requantized to the grid of the output; `move` is applied to what `function`
+    returns."""
     read = op.inputs[0]
     if read is None or not is_activation(graph, read) or op.type == "Identity":
         return None
     assert read.encoding is not None
-    source = StoredCodes.of(graph, read.tensor, read.encoding, carried)
+    source = StoredCodes.of(graph, read.tensor, read.encoding, propagated)
     made = chain(graph, op)
-    target = OutputRequantization.of(graph, made, carried)
+    target = OutputRequantization.of(graph, made, propagated)
     if target is None or target.encoding == read.encoding:
         return _on_its_grid(op, read, read.encoding, source, function) if move is None else None
-    alone = not _stands_before_range(graph, op, source)
-    finish = _requantizer(target, source, taken_in(graph, read.tensor), may_be_left_out=alone)
+    alone = not _keeps_scale_before_range(graph, op, source)
+    finish = _requantizer(target, source, fusing_op(graph, read.tensor), may_be_no_op=alone)
     rest = tuple(each for each in op.inputs[1:] if move is not None)
 
     def kernel(codes: Tensor, *others: Any) -> Tensor:
@@ -162,10 +165,11 @@ def _elementwise(
     return Step(made.ops, (read, *rest), made.writes, kernel)
 
 
-def _stands_before_range(graph: Network, op: Op, source: StoredCodes) -> bool:
-    """Whether the scale and zero of what is read are not moved over a function into the range behind it."""
+def _keeps_scale_before_range(graph: Network, op: Op, source: StoredCodes) -> bool:
+    """Whether the scale and zero point of the input are applied before the function, and not folded into the range
+    after it."""
     if op.type == "Clip":
-        return not all(map(math.isinf, stored_bounds(graph, op, source, inwards=False)))
+        return not all(map(math.isinf, clip_bounds_as_stored(graph, op, source, inward=False)))
     return op.type == "Relu" and source.zero != 0
 
 
@@ -184,18 +188,18 @@ def _requantizer(
     kernel: Op | None,
     factor: Floats | None = None,
     *,
-    may_be_left_out: bool = True,
+    may_be_no_op: bool = True,
 ) -> Requantize:
-    """From what `source` stores, times `factor`, to codes of `target`, by the kernel of an operation or one of its
-    own."""
+    """From the codes that `source` stores, times `factor`, to codes of `target`: fused into `kernel`, or by a kernel of
+    its own."""
     grid = Range.of(target.encoding)
     low, high = range_of_stored(grid, source, factor)
-    if may_be_left_out and _is_left_out(low, high, target):
+    if may_be_no_op and _is_no_op(low, high, target):
         return lambda stored: stored.add(grid.least - target.least_stored).clamp_(*target.bounds)
     scale, shift = scale_and_shift(low, high, grid.levels)
     if kernel is not None:
         target = replace(target, composed=kernel.type in COMPOSED)
-        shift = target.shift(one_shift(shift) if target.composed else shift)
+        shift = target.shift(merge_equal_shifts(shift) if target.composed else shift)
         by, add = (torch.from_numpy(each) for each in (target.scale(scale, shift), shift))
         if target.composed and scale.size > 1:
             return lambda stored: target.codes((stored * by).add_(add))
@@ -203,9 +207,8 @@ def _requantizer(
     return snippet(target, low, high)
 
 
-def _is_left_out(low: Floats, high: Floats, target: OutputRequantization) -> bool:
-    """Whether a range of codes as they are stored is taken for that of the codes it gives, since all its ends are next
-    to theirs: the plugin leaves the codes as they are."""
+def _is_no_op(low: Floats, high: Floats, target: OutputRequantization) -> bool:
+    """Whether the plugin skips the requantization because both ranges agree to within a code at both ends."""
     levels = Range.of(target.encoding).levels
     near = _f32(levels) / _f32(levels + 1)
     ends = (low - target.least_stored, high - target.least_stored - levels)

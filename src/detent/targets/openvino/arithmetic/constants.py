@@ -1,5 +1,5 @@
-"""What OpenVINO computes once, when it compiles a network for the sizes of its inputs: whatever depends on constants
-and sizes alone. Its quantization there is the reference one, which divides, and not the kernels', which multiply."""
+"""Constant folding in OpenVINO: what depends only on constants and sizes is computed once, when a network is compiled
+for the sizes of its inputs. The reference FakeQuantize used there divides, while the kernels multiply."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from detent.targets.openvino.sizes import depend_on_sizes
 from detent.twin import Step
 from detent.twin.lowering import chain, float_step
 
-__all__ = ["folded", "known_before"]
+__all__ = ["constant_folded", "folded_tensors"]
 
 
-def known_before(graph: Network) -> frozenset[str]:
-    """The tensors that it folds: weights that are stored as codes it does not."""
+def folded_tensors(graph: Network) -> frozenset[str]:
+    """The tensors that are folded. Weights stored as codes are not."""
     return depend_on_sizes(graph, through_weights=False)
 
 
-def folded(known: frozenset[str], graph: Network, op: Op) -> Step | None:
-    """An operation whose one result is known before, and read on one grid."""
+def constant_folded(known: frozenset[str], graph: Network, op: Op) -> Step | None:
+    """An operation with one output that is folded and read on one grid."""
     if len(op.outputs) != 1:
         return None
     made = chain(graph, op)

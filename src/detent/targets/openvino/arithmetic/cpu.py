@@ -1,4 +1,4 @@
-"""The kind of CPU that oneDNN takes the one at hand for: a variable of the environment may lessen it."""
+"""The kind of CPU that oneDNN generates code for, which an environment variable can limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from detent.cpus import CPUS, X86, Cpu
 
-__all__ = ["lessened"]
+__all__ = ["limited_by_environment"]
 
 _VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 _KINDS = {
@@ -27,12 +27,12 @@ _RUNS = {
 """The kinds whose kernels a CPU runs."""
 
 
-def lessened(cpu: Cpu, environment: Mapping[str, str] = os.environ) -> Cpu:
+def limited_by_environment(cpu: Cpu, environment: Mapping[str, str] = os.environ) -> Cpu:
     """What is left of a CPU.
 
-    >>> lessened(CPUS["vnni"], {"ONEDNN_MAX_CPU_ISA": "AVX2"}).name
+    >>> limited_by_environment(CPUS["vnni"], {"ONEDNN_MAX_CPU_ISA": "AVX2"}).name
     'avx2'
-    >>> lessened(CPUS["avx2"], {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}).name
+    >>> limited_by_environment(CPUS["avx2"], {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI"}).name
     'avx2'
     """
     bound = _KINDS.get(next((environment[name].upper() for name in _VARIABLES if name in environment), ""))

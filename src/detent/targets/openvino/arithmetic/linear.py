@@ -1,14 +1,14 @@
-"""Linear layers, as OpenVINO runs them.
+"""Linear layers in OpenVINO.
 
-The scale of the sums is part of the kernel if what they are made of has its zero at 0; else the sums of the zeros are
-subtracted behind it, and then multiplied. What stands right before a grid goes into its range if the plugin finds the
-channels where it looks for them: on axis 1 behind a subtraction, on the last one of up to three behind the product
-itself. Otherwise it is done step by step, by a kernel of its own behind products of more than three dimensions.
+If the zero of the data is 0, the scale of the sums is applied in the kernel; otherwise the weights summed up times the
+zero are subtracted first, and the scale is applied after. Operations right before a quantization are folded into its
+range if the plugin finds the channels on the axis where it looks for them: axis 1 after the subtraction, or the last of
+at most three axes after the product itself. Otherwise they are computed one after another, in a separate kernel after
+products of more than three dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -17,50 +17,49 @@ import torch
 from torch import Tensor
 
 from detent.ir import Network, Op, Operand, constant_values
-from detent.targets.openvino.arithmetic.outputs import OutputRequantization
-from detent.targets.openvino.arithmetic.products import Finish, after_bias, moved_range, product
+from detent.targets.openvino.arithmetic.outputs import OutputRequantization, Requantize
+from detent.targets.openvino.arithmetic.products import Finish, after_bias, product, range_less_bias
 from detent.targets.openvino.arithmetic.ranges import (
     CLIPS,
-    Carried,
     Floats,
+    PropagatedGrids,
     Range,
-    divided,
-    one_shift,
-    real_sums,
-    unit_of,
+    dequantized_sums,
+    divided_range,
+    merge_equal_shifts,
+    product_scale,
 )
 from detent.targets.openvino.arithmetic.stored import StoredCodes
-from detent.targets.openvino.arithmetic.sums import is_activation
+from detent.targets.openvino.arithmetic.sum_fusion import is_activation
 from detent.twin import Step
 from detent.twin.accumulate import Accumulator, bias_values
 from detent.twin.lowering import Chain, chain
 from detent.twin.requantize import fma, per_channel
 from detent.twin.saturating_pairs import lost_in_pairs
 
-__all__ = ["linear", "matrices"]
+__all__ = ["linear", "matmul_of_activations"]
 
 _f32 = np.float32
-Requantize = Callable[[Tensor], Tensor]
 
 
-def linear(carried: Carried, graph: Network, op: Op, sums: Accumulator) -> Step:
-    """A Gemm, or a MatMul and perhaps an Add of a constant, with what clips behind them."""
+def linear(propagated: PropagatedGrids, graph: Network, op: Op, sums: Accumulator) -> Step:
+    """A Gemm, or a MatMul with an optional Add of a constant, and the Clip and Relu after it."""
     made, bias = _chain(graph, op)
-    zero = StoredCodes.of(graph, sums.read.tensor, sums.input, carried).zero
+    zero = StoredCodes.of(graph, sums.read.tensor, sums.input, propagated).zero
     rank = len(graph.shapes.get(op.outputs[0], (0, 0)))
     apart = rank > 3 and (bias is not None or bool(zero))
-    finish = _finish(made, bias, rank, unit_of(sums).size == 1, has_zero=bool(zero))
+    finish = _finish(made, bias, rank, product_scale(sums).size == 1, has_zero=bool(zero))
     sums = sums if finish is _with_zeros else _less_zero(sums, zero)
-    return product(carried, graph, sums, bias, made, finish, composed=not apart)
+    return product(propagated, graph, sums, bias, made, finish, composed=not apart)
 
 
-def matrices(carried: Carried, graph: Network, op: Op, *, saturates: bool) -> Step | None:
-    """A product of two activations of integers, which gives real numbers: the zero of both is at 0, and the second is
-    stored as int8. None where it is computed in float."""
+def matmul_of_activations(propagated: PropagatedGrids, graph: Network, op: Op, *, saturates: bool) -> Step | None:
+    """A product of two quantized activations, with a float result: both zeros are 0, and the second input is stored as
+    int8. None if it is computed in float."""
     reads = tuple(read for read in op.inputs if read is not None)
     if not all(is_activation(graph, read) for read in reads):
         return None
-    first, second = (StoredCodes.of(graph, read.tensor, read.encoding, carried) for read in reads if read.encoding)
+    first, second = (StoredCodes.of(graph, read.tensor, read.encoding, propagated) for read in reads if read.encoding)
     if first.zero or second.zero or second.least == 0:
         return None
     unit, moved = _f32(_f32(first.step) * _f32(second.step)), first.least
@@ -94,7 +93,7 @@ def _constant_bias(graph: Network, op: Op) -> Floats | None:
 
 def _finish(made: Chain, bias: Floats | None, rank: int, one_scale: bool, *, has_zero: bool) -> Finish:
     if bias is None and (one_scale or rank == 2):
-        return _with_zeros if has_zero and rank < 4 else moved_range
+        return _with_zeros if has_zero and rank < 4 else range_less_bias
     if has_zero and rank > 3:
         return after_bias if one_scale else _multiplied_and_added
     # A ReLU is left before a grid that does not begin at zero.
@@ -107,8 +106,8 @@ def _finish(made: Chain, bias: Floats | None, rank: int, one_scale: bool, *, has
 
 
 def _less_zero(sums: Accumulator, zero: float) -> Accumulator:
-    """What is subtracted is the zero as a float32 number times the weights, summed up in their order: a zero point that
-    is next to an integer makes sums that are not integers."""
+    """The sums with a zero that is not an integer: the zero as float32 times the weights, summed up in their order, is
+    subtracted. A zero point that is close to an integer but not equal makes sums that are not integers."""
     if zero.is_integer():
         return sums
     zeros, subtracted = _zeros(sums), per_channel(_summed(zero, sums), sums.channels)
@@ -120,7 +119,7 @@ def _less_zero(sums: Accumulator, zero: float) -> Accumulator:
 
 
 def _zeros(sums: Accumulator) -> Tensor:
-    """The sums of the zero point times the weights, which accumulators leave out."""
+    """The sums of the weights times the zero point, which `Accumulator` leaves out."""
     total = int(sums.input.zero_point) - Range.of(sums.input).least
     return torch.from_numpy(sums.weights.sum(1) * total).reshape(sums.channels)
 
@@ -131,14 +130,13 @@ def _summed(zero: float, sums: Accumulator) -> Floats:
 
 
 def _merged(target: OutputRequantization, sums: Accumulator, bias: Floats | None, *, has_zero: bool) -> Requantize:
-    """`rne(f32(f32(acc * f32(isc * unit)) + f32(ish + f32(isc * bias))))`. One scale behind a zero is multiplied with
-    first, and so is any where biases that are next to nothing leave one shift:
-    `rne(fma(f32(acc * unit), isc, ish))`."""
-    grid, unit = Range.of(target.encoding), unit_of(sums)
+    """`rne(f32(f32(acc * f32(isc * unit)) + f32(ish + f32(isc * bias))))`. `rne(fma(f32(acc * unit), isc, ish))` if the
+    data has a zero and the weight one scale, or if the biases are so small that all channels share one shift."""
+    grid, unit = Range.of(target.encoding), product_scale(sums)
     isc = np.asarray(grid.scale, _f32)
-    shift = target.shift(one_shift(np.asarray(_f32(grid.shift) + isc * (0 if bias is None else bias), _f32)))
+    shift = target.shift(merge_equal_shifts(np.asarray(_f32(grid.shift) + isc * (0 if bias is None else bias), _f32)))
     shifts = per_channel(shift, sums.channels if shift.size > 1 else (1,))
-    real, last = real_sums(sums, unit, None), target.scale(isc, shift)
+    real, last = dequantized_sums(sums, unit, None), target.scale(isc, shift)
     first = unit.size == 1 if has_zero else shift.size == 1 and (shift.any() or last != isc)
     if first and shift.size == 1:
         return lambda accumulators: target.codes(fma(real(accumulators), float(last), float(shift)))
@@ -150,17 +148,17 @@ def _merged(target: OutputRequantization, sums: Accumulator, bias: Floats | None
 
 def _multiplied_and_added(target: OutputRequantization, sums: Accumulator, bias: Floats | None) -> Requantize:
     """`rne(fma(fma(acc, unit, bias), isc, ish))`."""
-    grid, unit = Range.of(target.encoding), unit_of(sums)
+    grid, unit = Range.of(target.encoding), product_scale(sums)
     scales = per_channel(unit, sums.channels if unit.size > 1 else (1,)).to(torch.float64)
     shifts = 0.0 if bias is None else per_channel(bias, sums.channels)
     return lambda accumulators: target.codes(fma(fma(accumulators, scales, shifts), grid.scale, grid.shift))
 
 
 def _with_zeros(target: OutputRequantization, sums: Accumulator, bias: Floats | None) -> Requantize:
-    """`rne(f32(f32(whole * isc) + f32(ish - f32(zeros * isc))))` of the range divided by the scale, where `whole` are
-    the sums of codes as they are stored."""
+    """`rne(f32(f32(whole * isc) + f32(ish - f32(zeros * isc))))` for the range divided by the scale, where `whole` are
+    the sums over stored codes."""
     assert bias is None
-    scale, shift = divided(Range.of(target.encoding), unit_of(sums))
+    scale, shift = divided_range(Range.of(target.encoding), product_scale(sums))
     zero = float(_f32(Range.of(sums.input).shift))
     zeros = _zeros(sums)
     moved = np.asarray(shift - _summed(zero, sums) * scale, _f32)

@@ -1,16 +1,16 @@
-"""Sums of products as OpenVINO makes them on a CPU without VNNI, where pairs of products saturate.
+"""Sums of products in OpenVINO on a CPU without VNNI, where pairs of products saturate.
 
-Its kernels for such CPUs multiply unsigned by signed bytes with `vpmaddubsw`, which adds two neighboring products and
-saturates that to 16 bits. Data is unsigned (what is stored as int8 is moved by 128 first), weights are signed.
-Neighbors are two input channels, 0 and 1, 2 and 3 and so on within a group, at one place of the window; an odd one at
-the end has none. So two weights of one sign that add up to more than 128 are enough to saturate, and none from -64 to
-64 ever do. Other kernels:
+The kernels for such CPUs multiply unsigned by signed bytes with `vpmaddubsw`, which adds two neighboring products and
+saturates the sum to 16 bits. Data is unsigned (int8 is shifted by 128 first), weights are signed. The two products of a
+pair belong to two neighboring input channels of a group (0 and 1, 2 and 3, ...) at the same position of the kernel
+window; the last of an odd number of channels has no partner. Two weights of the same sign that add up to more than 128
+in magnitude can saturate; weights from -64 to 64 never do. Other kernels:
 
-- Groups of channels that are no multiple of 4 are multiplied as matrices: neighbors are counted over all places.
-- Depthwise convolutions multiply each product alone.
-- In groups over three dimensions, data that is stored as int8 is multiplied with weights halved and rounded, which no
-  pair saturates.
-- Transposed convolutions of groups, of long strides and of large images are computed in float.
+- Groups whose number of channels is no multiple of 4 are computed as matrix products: pairs are counted across all
+  positions of the window.
+- Depthwise convolutions do not add products in pairs.
+- 3-d grouped convolutions with int8 data use weights halved and rounded, which never saturate.
+- Transposed convolutions with groups, long strides or large images are computed in float.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from detent.ir.windows import SlidingWindow
 from detent.targets.openvino.arithmetic.ranges import Range
 from detent.twin.accumulate import Accumulator, Codes
 
-__all__ = ["paired", "with_even_weights"]
+__all__ = ["saturated_in_pairs", "with_even_weights"]
 
 _MOST_BYTE, _LEAST, _MOST = 255, -(2**15), 2**15 - 1
 _LONGEST_STRIDE = 3
 _LARGEST_TRANSPOSED = 2**26  # input channels squared times positions of the output
 
 
-def paired(sums: Accumulator, op: Op) -> Accumulator:
-    """The same sums with pairs saturated."""
+def saturated_in_pairs(sums: Accumulator, op: Op) -> Accumulator:
+    """The same sums, with saturating pairs."""
     weights = sums.weights.reshape(*sums.weights.shape[:2], -1)
     groups = op.groups
     window = SlidingWindow.of(op.attributes, sums.weights.shape[2:]) if op.type in ops_with(Trait.CONVOLUTION) else None
@@ -69,8 +69,8 @@ def paired(sums: Accumulator, op: Op) -> Accumulator:
 
 
 def with_even_weights(graph: Network, op: Op) -> Network:
-    """Convolutions in groups over three dimensions whose data is stored as int8 are computed with half of the weights,
-    rounded to even, and what they give is doubled; others are left as they are."""
+    """The network with even weights, if the operation is a 3-d grouped convolution with int8 data: it is computed with
+    half of each weight, rounded to even, and the result is doubled. Otherwise the network as it is."""
     data, weight = op.inputs[0], op.inputs[1]
     if data is None or weight is None or data.encoding is None or weight.tensor not in graph.constants:
         return graph
@@ -86,7 +86,7 @@ def _is_grouped_3d(graph: Network, op: Op) -> bool:
 
 
 def _is_int8(encoding: Encoding) -> bool:
-    """Whether real zero is in the middle of all codes."""
+    """Whether the zero point is in the middle of the range of codes."""
     return encoding.per_tensor and int(encoding.zero_point) - Range.of(encoding).least == 128
 
 
@@ -98,15 +98,16 @@ def _in_float(window: SlidingWindow) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Pair:
-    """Neighbors, as places of the window and input channels, the output channels whose sums they can saturate, and the
-    weights of these, each (output channel, 1)."""
+    """The two neighbors, as (place of the window, input channel), the output channels whose sums they can saturate, and
+    their weights for these, each (output channel, 1)."""
 
     met: tuple[tuple[int, int], ...]
     outputs: Tensor
     weights: tuple[Tensor, ...]
 
     def excess(self, columns: Sequence[Tensor]) -> Tensor:
-        """What saturation takes off; `columns` is unsigned data (batch, input channel, position) for each place."""
+        """What saturation removes from the sums; `columns` is unsigned data (batch, input channel, position) for each
+        place."""
         products = (
             columns[place][:, channel, None] * weight
             for (place, channel), weight in zip(self.met, self.weights, strict=True)
@@ -116,7 +117,7 @@ class _Pair:
 
 
 def _pairs(weights: Codes, groups: int, *, across: bool) -> Iterator[_Pair]:
-    """Those that can saturate, of weights (output channel, input channel of its group, place)."""
+    """The pairs that can saturate, for weights (output channel, input channel of its group, place)."""
     outputs, inputs, places = weights.shape
     group_of = np.arange(outputs) * groups // outputs
     for pair in _neighbors(places, inputs, across=across):
@@ -131,7 +132,7 @@ def _pairs(weights: Codes, groups: int, *, across: bool) -> Iterator[_Pair]:
 
 
 def _neighbors(places: int, inputs: int, *, across: bool) -> Iterator[list[tuple[int, int]]]:
-    """Places and channels that are multiplied together."""
+    """The places and channels that are multiplied together."""
     rows = [[(place, channel) for channel in range(inputs)] for place in range(places)]
     for row in [list(itertools.chain(*rows))] if across else rows:
         yield from (row[first : first + 2] for first in range(0, len(row), 2))

@@ -1,4 +1,4 @@
-"""From sums of products to codes, as OpenVINO's convolutions and products of matrices do it."""
+"""Requantization of sums of products in OpenVINO's convolutions and matrix products."""
 
 from __future__ import annotations
 
@@ -10,24 +10,31 @@ import torch
 from torch import Tensor
 
 from detent.ir import Network, Op, Operand
-from detent.targets.openvino.arithmetic.adds import is_real_factor, moved_low
-from detent.targets.openvino.arithmetic.outputs import OutputRequantization
-from detent.targets.openvino.arithmetic.ranges import Carried, Floats, Range, divided, one_shift, real_sums, unit_of
+from detent.targets.openvino.arithmetic.adds import is_float_factor, moved_low
+from detent.targets.openvino.arithmetic.outputs import OutputRequantization, Requantize
+from detent.targets.openvino.arithmetic.ranges import (
+    Floats,
+    PropagatedGrids,
+    Range,
+    dequantized_sums,
+    divided_range,
+    merge_equal_shifts,
+    product_scale,
+)
 from detent.twin import Step
 from detent.twin.accumulate import Accumulator
 from detent.twin.lowering import Chain
 from detent.twin.requantize import fma, per_channel
 
-__all__ = ["Finish", "after_bias", "moved_range", "product"]
+__all__ = ["Finish", "after_bias", "product", "range_less_bias"]
 
 _f32 = np.float32
-Requantize = Callable[[Tensor], Tensor]
 Finish = Callable[[OutputRequantization, Accumulator, "Floats | None"], Requantize]
-"""For a target, sums and a bias, from the sums to codes."""
+"""Makes the requantization of sums for a target and a bias."""
 
 
 def product(
-    carried: Carried,
+    propagated: PropagatedGrids,
     graph: Network,
     sums: Accumulator,
     bias: Floats | None,
@@ -36,13 +43,13 @@ def product(
     *,
     composed: bool = True,
 ) -> Step:
-    """A chain that begins with a product."""
-    target = OutputRequantization.of(graph, made, carried, composed=composed)
+    """A chain that starts with a convolution or matrix product."""
+    target = OutputRequantization.of(graph, made, propagated, composed=composed)
     if target is None:
         return _in_float(sums, bias, made.ops[0])
-    target = replace(target, moved_low=moved_low(carried, graph, made.output))
-    if is_real_factor(carried, graph, made.output):
-        target = replace(target, given=True, as_int8=False)
+    target = replace(target, moved_low=moved_low(propagated, graph, made.output))
+    if is_float_factor(propagated, graph, made.output):
+        target = replace(target, as_float=True, as_int8=False)
     codes_of = finish(target, sums, bias)
 
     def kernel(codes: Tensor) -> Tensor:
@@ -52,8 +59,8 @@ def product(
 
 
 def _in_float(sums: Accumulator, bias: Floats | None, op: Op) -> Step:
-    """Integers in, real numbers out: `f32(f32(acc * unit) + bias)`."""
-    real = real_sums(sums, unit_of(sums), bias)
+    """Integer sums with a float result: `f32(f32(acc * unit) + bias)`."""
+    real = dequantized_sums(sums, product_scale(sums), bias)
     return Step((op,), (sums.read,), (Operand(op.outputs[0]),), lambda codes: real(sums(codes)))
 
 
@@ -62,15 +69,17 @@ def after_bias(target: OutputRequantization, sums: Accumulator, bias: Floats | N
     grid = Range.of(target.encoding)
     shift = target.shift(np.asarray(grid.shift, _f32))
     scale = float(target.scale(np.asarray(grid.scale, _f32), shift))
-    real = real_sums(sums, unit_of(sums), bias)
+    real = dequantized_sums(sums, product_scale(sums), bias)
     return lambda accumulators: target.codes(fma(real(accumulators), scale, float(shift)))
 
 
-def moved_range(target: OutputRequantization, sums: Accumulator, bias: Floats | None) -> Requantize:
-    """Without a bias of the kernel's own the range itself is divided by the scale, behind which it is less the bias:
-    `rne(f32(f32(acc * isc) + ish))` of that, with one rounding where all channels have one scale."""
-    scale, shift = divided(Range.of(target.encoding), unit_of(sums), None if bias is None else bias.reshape(()))
-    shift = target.shift(one_shift(shift))
+def range_less_bias(target: OutputRequantization, sums: Accumulator, bias: Floats | None) -> Requantize:
+    """Without a bias in the kernel, the range minus the bias is divided by the scale of the sums: `rne(f32(f32(acc *
+    isc) + ish))` for that range, rounded once if all channels share a scale."""
+    scale, shift = divided_range(
+        Range.of(target.encoding), product_scale(sums), None if bias is None else bias.reshape(())
+    )
+    shift = target.shift(merge_equal_shifts(shift))
     if scale.size == 1:
         one, added = float(target.scale(scale, shift)), float(shift)
         return lambda accumulators: target.codes(fma(accumulators, one, added))

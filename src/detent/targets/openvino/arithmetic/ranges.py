@@ -27,47 +27,47 @@ from detent.twin.requantize import per_channel
 __all__ = [
     "CLIPS",
     "NO_SHIFT",
-    "Carried",
     "Floats",
+    "PropagatedGrids",
     "Range",
-    "carry",
-    "divided",
-    "kept_grid",
-    "one_shift",
-    "real_sums",
+    "dequantized_sums",
+    "divided_range",
+    "drop_negligible",
+    "merge_equal_shifts",
+    "preserved_grid",
+    "product_scale",
+    "propagate_grids",
     "scale_and_shift",
-    "unit_of",
-    "without_nothing",
 ]
 
 Floats = npt.NDArray[np.float32]
-Carried = frozenset[str]
-"""Tensors that have no grid in the model, and are on that of what they were moved from."""
+PropagatedGrids = frozenset[str]
+"""Tensors without a grid in the model, which are on that of the tensor they are moved from."""
 
 CLIPS = ops_with(Trait.CLIPS)
 _f32 = np.float32
-_SAME_SHIFT = 5e-5  # shifts of channels that differ by less are taken for one
+_SAME_SHIFT = 5e-5  # shifts of channels that differ by less count as equal
 NO_SHIFT = 1e-5  # a shift of less than this share of the codes is dropped
 
 
-def carry(graph: Network) -> tuple[Network, Carried]:
-    """`graph` with grids carried over operations that only move values, to readers that take floats."""
+def propagate_grids(graph: Network) -> tuple[Network, PropagatedGrids]:
+    """`graph` with grids propagated through data movement to readers that would otherwise read float."""
     grids: dict[str, Encoding] = {}
     given = graph.output_tensors
     ops = []
     for op in graph.ops:
         reads = tuple(_on_grid(read, grids) for read in op.inputs)
         ops.append(replace(op, inputs=reads))
-        kept = kept_grid(replace(op, inputs=reads))
+        kept = preserved_grid(replace(op, inputs=reads))
         if kept is not None:
             free = [name for name in op.outputs if graph.encodings(name) == (None,) and name not in given]
             grids.update(dict.fromkeys(free, kept))
     return replace(graph, ops=tuple(ops)), frozenset(grids)
 
 
-def kept_grid(op: Op) -> Encoding | None:
-    """The grid of what an operation reads, if what it gives is on it too: it only moves values, or puts together some
-    that have one grid."""
+def preserved_grid(op: Op) -> Encoding | None:
+    """The grid of an operation's input, if its output is on the same grid: data movement, or a Concat of tensors on one
+    grid."""
     joined = op.type == "Concat"
     if not joined and not only_moves(op):
         return None
@@ -84,8 +84,8 @@ def _on_grid(read: Operand | None, grids: dict[str, Encoding]) -> Operand | None
 
 @dataclass(frozen=True)
 class Range:
-    """A grid as a FakeQuantize: float32 numbers, held as Python floats. It has all codes of the type, from `least` on;
-    a grid that uses fewer has a Clip before it."""
+    """A grid as a FakeQuantize: float32 values, held as Python floats. It has all codes of the type, starting at
+    `least`; a grid that uses fewer is preceded by a Clip."""
 
     low: float
     high: float
@@ -109,37 +109,38 @@ class Range:
 
 
 def scale_and_shift(low: Floats, high: Floats, levels: int) -> tuple[Floats, Floats]:
-    """What a range is computed with where its product and sum are rounded once."""
+    """Scale and shift of a range, for kernels that round the product and the sum once."""
     width = np.asarray(high - low, _f32)
     scale = np.asarray(_f32(levels) / width, _f32)
     return scale, np.asarray(np.asarray(-low * _f32(levels), _f32) / width, _f32)
 
 
-def without_nothing(shift: Floats, levels: int) -> Floats:
-    """A shift; one that is next to nothing is dropped."""
+def drop_negligible(shift: Floats, levels: int) -> Floats:
+    """The shift, or 0 if it is negligible."""
     negligible = shift.size == 1 and float(np.abs(shift).max()) < levels * NO_SHIFT
     return np.zeros_like(shift) if negligible else np.asarray(shift, _f32)
 
 
-def one_shift(shift: Floats) -> Floats:
-    """The shifts of channels; those that differ by next to nothing are taken for one."""
+def merge_equal_shifts(shift: Floats) -> Floats:
+    """Shifts per channel; a single one if their differences are negligible."""
     first = shift.reshape(-1)[:1]
     return first.reshape(()) if bool((np.abs(shift - first) < _SAME_SHIFT).all()) else shift
 
 
-def divided(grid: Range, unit: Floats, bias: Floats | None = None) -> tuple[Floats, Floats]:
-    """Scale and shift of a range that is divided by what stood before it, and is less a bias first."""
+def divided_range(grid: Range, unit: Floats, bias: Floats | None = None) -> tuple[Floats, Floats]:
+    """Scale and shift of a range that the bias is subtracted from and that is divided by `unit`, the scale of the
+    values before it."""
     ends = [_f32(bound) if bias is None else _f32(_f32(bound) - bias) for bound in (grid.low, grid.high)]
     low, high = (np.asarray(end / unit, _f32) for end in ends)
     return scale_and_shift(low, high, grid.levels)
 
 
-def unit_of(sums: Accumulator) -> Floats:
-    """The real number of one in the sums of products, one or one for each channel."""
+def product_scale(sums: Accumulator) -> Floats:
+    """The scale of the integer sums, one or one per channel."""
     return np.asarray(_f32(Range.of(sums.input).step) * sums.weight.scale, _f32)
 
 
-def real_sums(sums: Accumulator, unit: Floats, bias: Floats | None) -> Callable[[Tensor], Tensor]:
+def dequantized_sums(sums: Accumulator, unit: Floats, bias: Floats | None) -> Callable[[Tensor], Tensor]:
     """`f32(f32(acc * unit) + bias)`."""
     scale = per_channel(unit, sums.channels) if unit.size > 1 else float(unit)
     shift = None if bias is None else per_channel(bias, sums.channels)

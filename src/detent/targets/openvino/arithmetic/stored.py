@@ -1,4 +1,4 @@
-"""How OpenVINO stores codes, uint8 or int8, and one tensor in steps of another."""
+"""How OpenVINO stores codes (uint8 or int8), and the grid of one tensor in units of another's."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from detent.ir import Encoding, Network
-from detent.targets.openvino.arithmetic.ranges import NO_SHIFT, Carried, Floats, Range, kept_grid
+from detent.targets.openvino.arithmetic.ranges import NO_SHIFT, Floats, PropagatedGrids, Range, preserved_grid
 from detent.traversal import reachable
 
-__all__ = ["Moved", "StoredCodes", "is_int8", "is_second_factor", "range_of_stored"]
+__all__ = ["RescaledGrid", "StoredCodes", "is_int8", "is_second_matmul_input", "range_of_stored"]
 
 _f32 = np.float32
 
 
 @dataclass(frozen=True)
 class StoredCodes:
-    """A quantized tensor as the plugin stores it: `code - offset`, least code `least`, real zero at `zero`. With
-    the sign -1 it is what is taken away."""
+    """A quantized tensor as the plugin stores it: `code - offset`, with lowest code `least` and real zero at `zero`.
+    The sign is -1 for a subtrahend."""
 
     grid: Range
     offset: int
@@ -27,9 +27,9 @@ class StoredCodes:
     sign: int = 1
 
     @classmethod
-    def of(cls, graph: Network, tensor: str, encoding: Encoding, carried: Carried) -> StoredCodes:
+    def of(cls, graph: Network, tensor: str, encoding: Encoding, propagated: PropagatedGrids) -> StoredCodes:
         grid = Range.of(encoding)
-        if is_int8(graph, tensor, encoding, carried):
+        if is_int8(graph, tensor, encoding, propagated):
             return cls(grid, int(encoding.zero_point), grid.least - int(encoding.zero_point), 0.0)
         return cls(grid, grid.least, 0, grid.shift)
 
@@ -38,22 +38,22 @@ class StoredCodes:
         return self.sign * self.grid.step
 
     @property
-    def as_it_is(self) -> Moved:
-        return Moved(self.grid, 0.0, 1.0, 1.0, float(self.least))
+    def unscaled(self) -> RescaledGrid:
+        return RescaledGrid(self.grid, 0.0, 1.0, 1.0, float(self.least))
 
-    def in_steps_of(self, other: StoredCodes) -> Moved:
-        """The transformations move both scales and both zeros of an add into the range of this grid."""
+    def in_steps_of(self, other: StoredCodes) -> RescaledGrid:
+        """The transformations fold both scales and both zeros of an addition into the range of this grid."""
         mine, its = _f32(self.step), _f32(other.step)
         zero = _f32(_f32(self.zero) + _f32(_f32(_f32(other.zero) * its) / mine))
         ratio = _f32(mine / its)
         low, high = (_f32(_f32(_f32(code) - zero) * ratio) for code in (self.least, self.least + self.grid.levels))
         step = _f32(_f32(high - low) / _f32(self.grid.levels))
-        return Moved(self.grid, float(zero), float(ratio), float(step), float(low))
+        return RescaledGrid(self.grid, float(zero), float(ratio), float(step), float(low))
 
 
 @dataclass(frozen=True)
-class Moved:
-    """A grid in steps of another, less the other's zero: `(stored - zero) * ratio`, or `code * step + low`."""
+class RescaledGrid:
+    """A grid in units of another's step, minus the other's zero: `(stored - zero) * ratio`, or `code * step + low`."""
 
     grid: Range
     zero: float
@@ -62,7 +62,7 @@ class Moved:
     low: float
 
     def clamped(self, least: int, greatest: int) -> tuple[float, float, float, float]:
-        """From a real number to this grid, clamped to two codes of it, counted from 0, but not rounded: scale, shift,
+        """From real numbers to this grid, clamped to two of its codes (counted from 0) but not rounded: scale, shift,
         and the bounds."""
         low, step = _f32(self.low), _f32(self.step)
         scale = _f32(_f32(self.grid.scale) * step)
@@ -75,24 +75,24 @@ class Moved:
 
 
 def range_of_stored(grid: Range, source: StoredCodes, factor: Floats | None = None) -> tuple[Floats, Floats]:
-    """The bounds of a range of real numbers, for codes as they are stored that are multiplied by `factor`."""
+    """The bounds of a range of real numbers, for stored codes that are multiplied by `factor`."""
     unit = _f32(source.step) if factor is None else np.asarray(_f32(source.step) * factor, _f32)
     low, high = (np.asarray(_f32(bound) / unit, _f32) for bound in (grid.low, grid.high))
     return np.asarray(low + _f32(source.zero), _f32), np.asarray(high + _f32(source.zero), _f32)
 
 
-def is_int8(graph: Network, tensor: str, encoding: Encoding, carried: Carried) -> bool:
+def is_int8(graph: Network, tensor: str, encoding: Encoding, propagated: PropagatedGrids) -> bool:
     if encoding.dtype not in ("int8", "uint8") or int(encoding.zero_point) - Range.of(encoding).least != 128:
         return False
-    return not _reaches_convolution(graph, tensor, carried)
+    return not _reaches_convolution(graph, tensor, propagated)
 
 
-def is_second_factor(graph: Network, tensor: str) -> bool:
-    """Whether a product of two activations reads a tensor, or what was only moved from it, as its second factor: that
-    takes int8 alone, and a convolution uint8 alone, so that what both read stays float."""
+def is_second_matmul_input(graph: Network, tensor: str) -> bool:
+    """Whether a tensor is the second input of a product of two activations, directly or after data movement. That input
+    must be int8 and a convolution's uint8, so a tensor that both read stays float."""
 
     def moved(name: str) -> list[str]:
-        return [made for op, _ in graph.readers(name) if kept_grid(op) is not None for made in op.outputs]
+        return [made for op, _ in graph.readers(name) if preserved_grid(op) is not None for made in op.outputs]
 
     return any(
         op.type == "MatMul" and op.inputs[1] is not None and op.inputs[1].tensor == name
@@ -101,10 +101,10 @@ def is_second_factor(graph: Network, tensor: str) -> bool:
     )
 
 
-def _reaches_convolution(graph: Network, tensor: str, carried: Carried) -> bool:
-    """Whether a convolution reads a tensor, or what was only moved from it: it takes uint8 alone."""
+def _reaches_convolution(graph: Network, tensor: str, propagated: PropagatedGrids) -> bool:
+    """Whether a convolution, which takes uint8 only, reads a tensor, directly or after data movement."""
 
     def moved(name: str) -> list[str]:
-        return [made for op, _ in graph.readers(name) for made in op.outputs if made in carried]
+        return [made for op, _ in graph.readers(name) for made in op.outputs if made in propagated]
 
     return any(op.type == "Conv" for name in reachable([tensor], moved) for op, _ in graph.readers(name))

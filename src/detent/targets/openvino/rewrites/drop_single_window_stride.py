@@ -1,7 +1,7 @@
 """Drop the stride of a convolution along an axis with a single window.
 
-It goes wrong where the window moves by 1 along the rows and has a stride along the columns. The stride means nothing
-where there is one window; what is behind that window is not read, and is sliced off.
+OpenVINO computes wrong values if the window moves by 1 along the rows and has a stride along the columns. With one
+window the stride has no effect; elements after that window are not read, and are sliced off.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class PartKernel:
 
 
 def grid_of(read: Operand | None, *also: str) -> Encoding | None:
-    """The grid of an operand, if it has one scale and the type uint8, or another one that is given."""
+    """The grid of an operand, if it has one scale and is uint8 (or the given type)."""
     encoding = None if read is None else read.encoding
     return encoding if encoding is not None and encoding.per_tensor and encoding.dtype in ("uint8", *also) else None
 
@@ -159,12 +159,12 @@ def _elementwise(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> Pa
 
 
 def _one(graph: Network, op: Op) -> bool:
-    """Whether an input is one number."""
+    """Whether an input has a single element."""
     return any(read is not None and graph.constants.get(read.tensor, np.empty(0)).size == 1 for read in op.inputs)
 
 
 def number_of(graph: Network, op: Op) -> float | None:
-    """The one number among two inputs, if it is a code."""
+    """The scalar among two inputs, if it is a code."""
     for read in op.inputs:
         held = None if read is None else graph.constants.get(read.tensor)
         if read is not None and held is not None and held.size == 1 and grid_of(read) is not None:

@@ -34,7 +34,7 @@ _CLIPS = ops_with(Trait.CLIPS)
 
 
 def _alone(graph: Network, op: Op) -> Step | None:
-    """An operation, and the bias and clipping behind it that are part of it."""
+    """An operation with the bias and clip that are fused into it."""
     adding = bias_behind(graph, op)
     made = chain(graph, adding or op, _CLIPS)
     output = grid_of(made.writes[0], *(("uint16",) if op.type in WIDE else ()))
@@ -90,7 +90,7 @@ def _concat(graph: Network, op: Op) -> Step | None:
 
 
 def _on_grid(graph: Network, read: Operand, output: Encoding) -> PartKernel:
-    """The codes of a tensor on another grid than its own."""
+    """The codes of a tensor on another grid."""
     grid = grid_of(read, output.dtype)
     assert grid is not None
     if grid == output:
@@ -108,7 +108,7 @@ def _on_grid(graph: Network, read: Operand, output: Encoding) -> PartKernel:
 
 
 def _clips(graph: Network, maker: Op | None) -> bool:
-    """Whether it is the clipping of something computed on integers."""
+    """Whether it clips the result of an integer operation."""
     if maker is None or maker.type not in _CLIPS or maker.inputs[0] is None:
         return False
     clipped = graph.producer(maker.inputs[0].tensor)
@@ -162,7 +162,7 @@ def _other(graph: Network, op: Op) -> Step:
 
 
 def _as_given(graph: Network, read: Operand | None) -> Operand | None:
-    """A float input of the network is read as it is, not from its grid."""
+    """A float input of the network is read directly, not from its grid."""
     if read is None or read.tensor not in graph.inputs or read.tensor in graph.coded:
         return read
     return Operand(read.tensor)
@@ -198,8 +198,8 @@ def _is_computed(graph: Network, tensor: str) -> bool:
 
 
 def why_float(graph: Network, op: Op) -> str:
-    """What of an operation, or of the one that it is part of, is not quantized, so that the HTP computes it in float;
-    empty if it computes on codes."""
+    """Which input or output is not quantized, so that the HTP computes the operation in float; empty if it runs on
+    codes."""
     while (before := _part_before(graph, op)) is not None:
         op = before
     weighted = op.type in ops_with(Trait.WEIGHTED)
@@ -215,7 +215,7 @@ def why_float(graph: Network, op: Op) -> str:
 
 
 def _before_moves(graph: Network, read: Operand) -> Operand:
-    """What operations that only move values made it of."""
+    """The source of a tensor before data movement."""
     maker = graph.producer(read.tensor)
     while read.encoding is None and maker is not None and only_moves(maker) and maker.inputs[0] is not None:
         read = maker.inputs[0]
@@ -241,7 +241,7 @@ def makers(graph: Network) -> dict[str, Maker]:
 
 
 def entries(graph: Network) -> list[Step]:
-    """How the float inputs of the network become codes."""
+    """Steps that quantize the float inputs of the network."""
     found = []
     for name in graph.inputs:
         for grid in dict.fromkeys(graph.encodings(name)):

@@ -25,6 +25,7 @@ class Fbgemm(AtenArithmetic):
 
     name = "fbgemm"
     claim = "equal, one thread; measured on CPUs with AVX2 (no VNNI) and with AVX-512 VNNI"
+    elsewhere = "torch has QNNPACK there, whose arithmetic is qnnpack"
 
     def _summed(self, op: Op, sums: Accumulator, bias: Tensor | None, output: Encoding) -> Kernel:
         return fbgemm_sums(op, sums, bias, output, saturates=self.saturates)

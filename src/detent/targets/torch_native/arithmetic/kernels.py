@@ -197,7 +197,7 @@ class TorchArithmetic(Arithmetic):
 
 
 class AtenArithmetic(TorchArithmetic):
-    """A library that only has sums of products: all else is ATen's own."""
+    """A library that only computes sums of products; everything else is ATen's."""
 
     def _added(self, grids: list[Encoding], output: Encoding) -> Kernel:
         return self._pointwise(torch.add, grids, output)

@@ -31,6 +31,7 @@ class Onednn(AtenArithmetic):
     claim = (
         "within 1 LSB per operation: 1 in 10,000 convolution outputs differ where they lie on ties, 1 in 500,000 else"
     )
+    elsewhere = "torch has QNNPACK there, whose arithmetic is qnnpack"
 
     def __init__(self, cpu: str | Cpu | None = None):
         super().__init__(cpu)

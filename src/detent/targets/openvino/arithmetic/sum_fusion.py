@@ -1,8 +1,8 @@
-"""Which convolution OpenVINO runs an addition inside of.
+"""Which convolution OpenVINO fuses an addition into (oneDNN's "sum" post-operation).
 
-A convolution takes in what is done to each element behind it, and then an addition of a second activation, whose
-memory it writes its result into. So nobody may read that second one afterward, and what counts is the kernel that
-makes it: one kernel of several functions of elements makes several tensors.
+A convolution is fused with the elementwise operations after it, and then with the addition of a second activation,
+whose memory it overwrites with its result. So no operation may read that second activation afterwards. What counts is
+the kernel that produces it: one kernel of several elementwise operations can produce several tensors.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = [
     "COMPOSED",
     "FUNCTIONS",
     "Branch",
+    "comes_from_convolution",
+    "fusing_op",
+    "has_separate_bias_kernel",
     "is_activation",
-    "is_bias_apart",
-    "out_of_convolution",
     "summed_branch",
-    "taken_in",
 ]
 
-FUNCTIONS = ops_with(Trait.ACTIVATION) - {"HardSigmoid"}  # which neither takes in
+FUNCTIONS = ops_with(Trait.ACTIVATION) - {"HardSigmoid"}  # which is never fused
 _FUNCTIONS = frozenset({*CLIPS, *FUNCTIONS})
-"""What a convolution takes in, and what is put together into one kernel where there is none."""
+"""Operations that are fused into a convolution, or with each other into one kernel."""
 _OF_TWO = ops_with(Trait.ARITHMETIC)
 _ELEMENTWISE = _FUNCTIONS | _OF_TWO
 _HEADS = (
@@ -37,12 +37,12 @@ _HEADS = (
     | {"InstanceNormalization", "Resize"}
 )
 COMPOSED = ops_with(Trait.WEIGHTED)
-"""Operations that the plugin puts what follows them together for (`OutputRequantization`)."""
+"""Operations whose post-operations the plugin simplifies (`OutputRequantization`)."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A convolution and what it takes in, to the tensor that is added; `other` is what it is added to."""
+    """A convolution and the operations fused into it, up to the tensor that is added; `other` is the second summand."""
 
     convolution: Op
     behind: tuple[Op, ...]
@@ -57,13 +57,13 @@ Branches = Mapping[str, Branch]
 
 
 def summed_branch(graph: Network, op: Op) -> Branch | None:
-    """The convolution that an Add, or a Sub, is run inside of, if there is one."""
+    """The convolution that an Add or Sub is fused into, if there is one."""
     return _summed_branches(graph).get(op.outputs[0])
 
 
 @per_network
 def _summed_branches(graph: Network) -> dict[str, Branch]:
-    """By the tensors that are given. Whether one is there depends on those before it."""
+    """By output tensor of the addition, in order: whether an addition is fused depends on those before it."""
     found: dict[str, Branch] = {}
     for op in graph.ops:
         branch = _summed_branch(graph, op, found)
@@ -82,7 +82,7 @@ def _summed_branch(graph: Network, add: Op, known: Branches) -> Branch | None:
     chosen = second
     if first is not None and (second is None or len(graph.readers(first.tensor)) == 1):
         chosen = first
-    return chosen if chosen is not None and _may_write_over(graph, add, chosen, known) else None
+    return chosen if chosen is not None and _can_run_in_place(graph, add, chosen, known) else None
 
 
 def is_activation(graph: Network, read: Operand) -> bool:
@@ -90,7 +90,7 @@ def is_activation(graph: Network, read: Operand) -> bool:
 
 
 def _same_shape(graph: Network, reads: Iterable[Operand]) -> bool:
-    """Free sizes are taken for the same, whatever they are called."""
+    """Free sizes count as equal, whatever their names."""
     first, second = (graph.shapes.get(read.tensor) for read in reads)
     if first is None or second is None or len(first) != len(second):
         return False
@@ -110,15 +110,15 @@ def _branch(graph: Network, read: Operand, other: Operand) -> Branch | None:
 
 
 def _data(graph: Network, op: Op) -> Operand | None:
-    """What is not constant of what a function of elements reads."""
+    """The one input of an elementwise operation that is not constant."""
     reads = [read for read in op.inputs if read is not None and read.tensor not in graph.constants]
     return reads[0] if len(reads) == 1 and op.type in _ELEMENTWISE else None
 
 
-def _may_write_over(graph: Network, add: Op, branch: Branch, known: Branches) -> bool:
+def _can_run_in_place(graph: Network, add: Op, branch: Branch, known: Branches) -> bool:
     if sole_reader(graph, branch.tensor) is None:
         return False
-    kernel = _made_together(graph, branch.other.tensor, known)
+    kernel = _outputs_of_kernel(graph, branch.other.tensor, known)
     if any(read is not None and read.tensor in kernel for read in branch.convolution.inputs):
         return False
     if any(is_output(graph, tensor) for tensor in kernel):
@@ -127,8 +127,8 @@ def _may_write_over(graph: Network, add: Op, branch: Branch, known: Branches) ->
     return readers <= _ancestors(graph, add, readers)
 
 
-def _made_together(graph: Network, tensor: str, known: Branches) -> set[str]:
-    """The tensors of the kernel that makes a tensor."""
+def _outputs_of_kernel(graph: Network, tensor: str, known: Branches) -> set[str]:
+    """All outputs of the kernel that produces a tensor."""
 
     def is_elementwise(name: str) -> bool:
         op = graph.producer(name)
@@ -149,7 +149,7 @@ def _made_together(graph: Network, tensor: str, known: Branches) -> set[str]:
 
 
 def _is_in_convolution(graph: Network, tensor: str, known: Branches) -> bool:
-    """Whether a convolution makes a tensor, with what it takes in behind it."""
+    """Whether a tensor is produced by a convolution and the operations fused into it."""
     made_by = graph.producer(tensor)
     while made_by is not None and made_by.type in _ELEMENTWISE:
         data = _data(graph, made_by)
@@ -161,8 +161,9 @@ def _is_in_convolution(graph: Network, tensor: str, known: Branches) -> bool:
     return made_by is not None and made_by.type == "Conv"
 
 
-def taken_in(graph: Network, tensor: str) -> Op | None:
-    """The operation whose kernel also does what is done to each element of a tensor; None if that has its own."""
+def fusing_op(graph: Network, tensor: str) -> Op | None:
+    """The operation into whose kernel an elementwise operation on a tensor is fused; None if it has a kernel of its
+    own."""
     while sole_reader(graph, tensor) is not None:
         made_by = graph.producer(tensor)
         if made_by is None or made_by.type in _HEADS:
@@ -172,22 +173,22 @@ def taken_in(graph: Network, tensor: str) -> Op | None:
         if data is None or (made_by.type == "MaxPool" and not _is_in_convolution(graph, data.tensor, known)):
             branch = known.get(made_by.outputs[0])
             return None if branch is None else branch.convolution
-        if is_bias_apart(graph, made_by):
+        if has_separate_bias_kernel(graph, made_by):
             return made_by
         tensor = data.tensor
     return None
 
 
-def is_bias_apart(graph: Network, op: Op) -> bool:
-    """Whether an operation adds a bias to a product of matrices of more than three dimensions: the plugin looks for
-    its channels on another axis then, and adds it in a kernel of its own."""
+def has_separate_bias_kernel(graph: Network, op: Op) -> bool:
+    """Whether an operation adds a bias to a matrix product of more than three dimensions: the plugin then looks for the
+    channels on another axis, and adds the bias in a separate kernel."""
     data = _data(graph, op) if op.type == "Add" else None
     source = None if data is None else graph.producer(data.tensor)
     return source is not None and source.type == "MatMul" and len(graph.shapes.get(source.outputs[0], ())) > 3
 
 
-def out_of_convolution(graph: Network, tensor: str) -> bool:
-    """Whether a convolution made a tensor, perhaps with a ReLU behind it."""
+def comes_from_convolution(graph: Network, tensor: str) -> bool:
+    """Whether a tensor is the output of a convolution, possibly clipped."""
     made_by = graph.producer(tensor)
     while made_by is not None and made_by.type in CLIPS and made_by.inputs[0] is not None:
         made_by = graph.producer(made_by.inputs[0].tensor)
@@ -195,7 +196,8 @@ def out_of_convolution(graph: Network, tensor: str) -> bool:
 
 
 def _ancestors(graph: Network, op: Op, wanted: Collection[str]) -> set[str]:
-    """The first outputs of an operation and of all that it depends on, from the first of those `wanted` on."""
+    """The first outputs of an operation and of all that it depends on, starting at the first of `wanted` in topological
+    order."""
     order = _order(graph)
     first = min((order[name] for name in wanted), default=0)
 
@@ -209,5 +211,5 @@ def _ancestors(graph: Network, op: Op, wanted: Collection[str]) -> set[str]:
 
 @per_network
 def _order(graph: Network) -> dict[str, int]:
-    """Which operation comes when, by their first outputs."""
+    """The position of each operation in topological order, by its first output."""
     return {op.outputs[0]: index for index, op in enumerate(graph.ops)}
