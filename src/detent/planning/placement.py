@@ -313,7 +313,7 @@ class QuantizerPlacement:
     def _why_not_for(self, user: fx.Node) -> str:
         """Why a user does not request a tensor."""
         if self._keeps_scale(user):
-            return f"quantized behind {self._view.layer(user)}"
+            return f"quantized after {self._view.layer(user)}"
         own = f"{self._backend.name} does not quantize what {self._view.kind(user)} takes in"
         return self._why_not(self._view.chain(user)[0]) or own
 

@@ -118,7 +118,7 @@ _ENTRIES = (
     _entry("smoothquant", "move outliers into the weights (Xiao et al., ICML 2023)", _fixed(), _fixed(), "smoothquant"),
     _entry(
         "rotate",
-        "turn residual streams and the values of heads by Hadamard matrices (QuaRot, NeurIPS 2024)",
+        "rotate residual streams and the values of heads by Hadamard matrices (QuaRot, NeurIPS 2024)",
         _fixed(),
         _fixed(),
         "rotate",

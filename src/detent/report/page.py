@@ -37,6 +37,7 @@ def page_of(facts: Facts) -> str:
             tag(
                 "aside",
                 tag("p", "Click an operation, or use Tab and the arrow keys.", class_="hint"),
+                tag("p", "Drag to move; zoom with Ctrl and the mouse wheel.", class_="hint"),
                 id="panel",
                 aria_live="polite",
             ),

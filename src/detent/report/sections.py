@@ -73,9 +73,14 @@ def sensitivity(facts: Facts) -> Html | None:
     return _section(
         "Sensitivity",
         about,
-        draw_depth([(number, node) for number, node in numbered if node.result in node.outputs]),
+        _wide(draw_depth([(number, node) for number, node in numbered if node.result in node.outputs])),
         table(head, rows, class_="sortable"),
     )
+
+
+def _wide(drawing: Html | None) -> Html | None:
+    """In a narrow window it is scrolled, not made too small to read."""
+    return None if drawing is None else tag("div", drawing, class_="wide")
 
 
 def _loss_bar(value: float | None, scale: Scale) -> Html:
@@ -166,9 +171,18 @@ def plan(facts: Facts) -> Html | None:
         if role == "all" or role in there
     ]
     notes = [tag("li", note) for note in held.get("notes", ())]
+    about = (
+        f"What {facts.backend} quantizes with the recipe {held.get('recipe', '')}, how, and why. "
+        "By: the quantizer and, after <, the observer that measured the range."
+    )
+    if any(entry.get("widened") for entry in held["tensors"]):
+        about += (
+            " Steps \N{MULTIPLICATION SIGN}1.25: the scale is 1.25 times larger than the range needs, so that no CPU "
+            "saturates where it adds products in pairs."
+        )
     return _section(
         "Plan",
-        f"What {facts.backend} quantizes with the recipe {held.get('recipe', '')}, how, and why.",
+        about,
         tag("div", *buttons, class_="segments", id="roles", role="group", aria_label="which tensors"),
         table(head, rows, class_="sortable", id="planned"),
         tag("ul", *notes, class_="notes") if notes else None,
@@ -264,8 +278,11 @@ def manifest(facts: Facts) -> Html:
         ("file", "size#", "SHA-256"),
         [(code(name), byte_size(size), code(hashes[name])) for name, size in facts.files.items()],
     )
+    made = {"target": held["backend"], "recipe": held.get("plan", {}).get("recipe"), "twin": held.get("arithmetic")}
+    made["made with"] = ", ".join(f"{name} {version}" for name, version in held.get("versions", {}).items())
     rest = {key: value for key, value in held.items() if key not in ("tensors", "ranges", "plan", "names", "files")}
     text = json.dumps(rest, indent=2, ensure_ascii=False)
     about = f"The files in {facts.folder}, and how they were made."
     raw = tag("details", tag("summary", "manifest.json without its tensors and its Plan"), tag("pre", text))
-    return _section("Manifest", about, files, raw)
+    rows = table(("property", "value"), [(name, value) for name, value in made.items() if value])
+    return _section("Manifest", about, files, rows, raw)

@@ -68,7 +68,7 @@ def _with_one_axis(graph: Network) -> Network:
             continue
         axis, rank = int(op.attribute("axis")), len(graph.shapes.get(data.tensor, ()))
         if axis not in (-1, rank - 1):
-            found = f"before opset 13 it is over axis {axis} and all behind it"
+            found = f"before opset 13 it is over axis {axis} and all axes after it"
             raise DeployError(f"run {op.type} {op.name!r}", found, "convert the model to opset 13 or above")
     return graph
 

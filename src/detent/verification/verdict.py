@@ -144,6 +144,9 @@ class Verdict:
     causes: tuple[Cause, ...] = ()
     sqnr: Mapping[str, float] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<Verdict {self.line}; print it to see more>"
+
     @property
     def holds(self) -> bool:
         return not self.problems

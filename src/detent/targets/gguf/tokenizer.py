@@ -172,7 +172,7 @@ def _like_sentencepiece(
 
 
 def _starts_with_space(whole: Mapping[str, Any]) -> bool:
-    """Spaces become a mark of their own, and a text may get one in front: nothing else may happen to it."""
+    """Whether a text gets a leading space. Refuses a normalizer that does more than that and marking spaces."""
     steps = [*_steps(whole.get("normalizer"), "normalizers"), *_steps(whole.get("pre_tokenizer"), "pretokenizers")]
     prefix, marked = False, False
     for step in steps:
@@ -224,7 +224,7 @@ def _around(step: Mapping[str, Any] | None) -> tuple[int | None, int | None]:
                 names = [next(iter(part)) for part in one["single"]]
                 inner = names.index("Sequence")
                 if inner > 1 or len(names) - inner > 2:
-                    raise NoTokenizer("it puts several tokens before or behind a text")
+                    raise NoTokenizer("it puts several tokens before or after a text")
                 ids = [one["special_tokens"][part["SpecialToken"]["id"]]["ids"] if "SpecialToken" in part else [None]
                        for part in one["single"]]  # fmt: skip
                 return (ids[0][0] if inner else None), (ids[-1][0] if len(names) > inner + 1 else None)

@@ -16,7 +16,7 @@ _KEEP_SIGN = ops_with(Trait.MOVES_VALUES)
 
 @rewrite(
     why=(
-        "ONNX Runtime takes a Pad with zeros into the max pool behind it, which pads with the least number: a maximum "
+        "ONNX Runtime takes a Pad with zeros into the max pool after it, which pads with the least number: a maximum "
         "of negative numbers and zeros is negative there"
     ),
     needed_for=("onnxruntime<=1.31.1",),

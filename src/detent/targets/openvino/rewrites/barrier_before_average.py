@@ -16,7 +16,7 @@ _ARITHMETIC = ops_with(Trait.ARITHMETIC) - {"Div"}
 @rewrite(
     why=(
         "OpenVINO rounds an average of codes to a code where a sum reads it, and the sum is of real numbers: 2,289 of "
-        "8,192 codes behind `pool(x) - x` were 1 LSB off"
+        "8,192 codes after `pool(x) - x` were 1 LSB off"
     ),
     needed_for=("openvino<=2026.4.1",),
 )

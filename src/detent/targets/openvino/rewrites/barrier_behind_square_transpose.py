@@ -15,7 +15,7 @@ __all__ = ["barrier_behind_square_transpose"]
 
 @rewrite(
     why=(
-        "OpenVINO takes the Transpose into one kernel with the attention behind it, which writes over what it has yet "
+        "OpenVINO takes the Transpose into one kernel with the attention after it, which writes over what it has yet "
         "to read if the shape stays the same: 4 heads of 4 tokens were 26 % of the largest off"
     ),
     needed_for=("openvino<=2026.4.1",),

@@ -29,7 +29,7 @@ class Htp(Arithmetic):
         "a step before it is rounded (average pools whose windows overlap, bounds inside of a grid, leaky ReLUs), "
         "within 1 LSB (softmax on a grid of 1/256, layer norms, bilinear resizes, joins of what is converted, and for "
         "uint16 convolutions, linear layers, sums, joins and averages side by side); what the file leaves in float, "
-        "and a join with a multiple, was up to 2 off, a Hardtanh behind a convolution up to 11; nothing is claimed of "
+        "and a join with a multiple, was up to 2 off, a Hardtanh after a convolution up to 11; nothing is claimed of "
         "others for uint16"
     )
 
