@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from detent.errors import EngineError
+from detent.errors import ArtifactError, EngineError
 from detent.ir import Encoding, Network, Op, Package, Trait, ops_with, write_qdq
 from detent.rewrites import float_network
 from detent.targets.base import Engine, Placement
@@ -205,7 +205,13 @@ class OpenVino(Engine):
 
 def _file(package: Package) -> Path:
     has_ir = any(name.endswith("model.xml") for name in package.manifest["files"])
-    return package.path("model.xml" if has_ir else "model.onnx")
+    path = package.path("model.xml" if has_ir else "model.onnx")
+    constants = path.with_suffix(".bin")  # which OpenVINO opens without being asked
+    if has_ir and str(constants.relative_to(package.folder)) not in package.manifest["files"]:
+        raise ArtifactError(
+            f"load {path}", f"the manifest does not name {constants.name}", "give a folder that deploy wrote"
+        )
+    return path
 
 
 def _hides_tiles(cpu: str) -> bool:
