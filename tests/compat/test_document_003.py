@@ -467,7 +467,13 @@ def test_003_20_run_script():
     """cd qbench_zoo/lsq_experiments/resnet18_4bit_academic; sh run.sh: the core running command."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     ran = subprocess.run(
-        ["sh", "run.sh"], cwd=EXPERIMENT, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+        ["sh", "run.sh"],
+        cwd=EXPERIMENT,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
     assert ran.returncode == 2
     assert "the benchmark's files are not published, and nothing is downloaded" in ran.stderr

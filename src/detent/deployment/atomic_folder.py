@@ -19,7 +19,7 @@ from detent.ir.package import MANIFEST
 __all__ = ["place", "target_of"]
 
 _HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD and the flag of renameat2(2)
-_PREFIX = ".detent-"  # of what is made beside a folder before it takes its place
+_PREFIX = ".detent-"  # of temporary folders that will replace a folder
 
 
 def target_of(folder: str | Path) -> Path:

@@ -87,7 +87,7 @@ class PreparedModel(Region):
             super().__init__(captured, captured.graphs)
         else:
             super().__init__(nn.Module(), {})
-            # The same dictionaries, not copies: what is moved, loaded or replaced here is what its code sees.
+            # The same dictionaries, not copies, so that the model's code sees what is moved, loaded or replaced here.
             for parts in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set"):
                 self.__dict__[parts] = vars(captured)[parts]
             self.training = captured.training

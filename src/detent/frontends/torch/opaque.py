@@ -133,7 +133,7 @@ def _exported(b: Builder, module: nn.Module, examples: Any, refs: list[Ref], tra
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        # It prints what it could not do at length; the reason is in the error.
+        # It prints failures at length; the reason is in the error.
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             program = torch.onnx.export(

@@ -51,7 +51,7 @@ class Traced:
     first: dict[fx.Node, Any]
     second: dict[fx.Node, Any] | None
     batch: int = 1
-    doubled: dict[str, int] = field(default_factory=dict)  # by the name of a free size: what it was in the second
+    doubled: dict[str, int] = field(default_factory=dict)  # by the name of a free size: its value in the second
 
     def is_free(self, node: fx.Node) -> bool:
         """Whether an integer depends on the batch."""

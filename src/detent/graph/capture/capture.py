@@ -141,7 +141,7 @@ class _Capture:
         constants = {mode: constants_of(module, inputs, given) for mode, given in modes.items()}
         calls = {mode: Inputs(inputs.args, {**inputs.kwargs, **modes[mode]}) for mode in modes}
         before = self._traced_before(module, constants)
-        # A graph that is taken as it is need not be compared with itself.
+        # A graph that is taken unchanged need not be compared with itself.
         expected = {mode: run(module, call) for mode, call in calls.items()} if before is None else {}
         tracers = {mode: Tracer(self.leaves, path, self.opened) for mode in modes}
         why = ""

@@ -94,7 +94,7 @@ def arguments_of(module: nn.Module, inputs: Inputs) -> dict[str, Any]:
 
 def run(module: nn.Module, inputs: Inputs) -> Any:
     given = fresh(inputs)
-    captured_stderr = io.StringIO()  # fx prints a traceback of its own before it raises, which is none of the answer
+    captured_stderr = io.StringIO()  # fx prints a traceback of its own before it raises
     try:
         with torch.no_grad(), redirect_stderr(captured_stderr), without_fast_path():
             result = module(*given.args, **given.kwargs)

@@ -175,7 +175,7 @@ def _attribute(holder: Any, path: str) -> Any:
     return operator.attrgetter(path)(holder)
 
 
-# --- what is computed with the parts
+# --- operations on the parts
 
 
 def _called(node: fx.Node, name: str, args: Any, kwargs: Any) -> Any:

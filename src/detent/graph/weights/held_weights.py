@@ -74,7 +74,7 @@ def _nodes(region: Region) -> Iterator[fx.Node]:
         yield from graph.nodes
 
 
-# ---- what a call asks for ----
+# ---- the module for a call ----
 
 
 def _wanted(node: fx.Node, region: Region) -> _Wanted | None:

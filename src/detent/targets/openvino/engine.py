@@ -181,10 +181,10 @@ class OpenVino(Engine):
     def _compile(self, shapes: Shapes, exposed: tuple[str, ...] = ()) -> Any:
         model = self._read()
         options = {
-            "INFERENCE_PRECISION_HINT": "f32",  # or a CPU with bf16 computes in it what is not quantized
+            "INFERENCE_PRECISION_HINT": "f32",  # or a CPU with bf16 computes float operations in it
             "INFERENCE_NUM_THREADS": str(self._threads),
             "PERFORMANCE_HINT": "LATENCY",
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",  # or it quantizes what a linear layer reads; the IR says so itself
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",  # or it quantizes the input of a linear layer; the IR disables that
         }
         with self._reported(
             f"compile for inputs {dict(shapes)}", f"give inputs of shapes that fit together, or {_ANOTHER}"

@@ -74,7 +74,7 @@ class _Writing:
         if any(value.name in self.lists for value in self._graph.output):
             raise _UnknownError
 
-    # ---- what is known ----
+    # ---- known values ----
 
     def parts(self, name: str) -> list[str]:
         found = self.lists.get(name)
@@ -95,7 +95,7 @@ class _Writing:
         found = self.numbers(node, index)
         return default if found is None else int(found.reshape(-1)[0])
 
-    # ---- what is written ----
+    # ---- writing nodes ----
 
     def write(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], name: str, **said: Any) -> None:
         self.nodes.append(helper.make_node(kind, list(inputs), list(outputs), name=name, **said))
