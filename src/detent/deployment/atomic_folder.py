@@ -23,7 +23,7 @@ _PREFIX = ".detent-"  # of temporary folders that will replace a folder
 
 
 def target_of(folder: str | Path) -> Path:
-    """Where an artifact may be put, and can be: a place that is free, an empty folder, or one that deploy wrote."""
+    """A path where an artifact can be written: a free path, an empty folder, or one that deploy wrote."""
     try:
         target = Path(folder).resolve()
         held = sorted(path.name for path in target.iterdir()) if target.is_dir() else []

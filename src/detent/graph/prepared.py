@@ -32,8 +32,8 @@ __all__ = ["RESERVED", "CarriedScales", "PreparedModel", "call_of"]
 
 @dataclass(frozen=True)
 class CarriedScales:
-    """What a retargeted model carries: what was `known` of the one it was made from, what it `adopted` of that, and the
-    sum of its weights then."""
+    """The state of a retargeted model: what was `known` about the original, what it `adopted` of that, and the checksum
+    of its weights then."""
 
     known: Mapping[str, tuple[Scheme, QParams]]
     adopted: Mapping[str, tuple[Scheme, QParams]]

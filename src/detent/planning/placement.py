@@ -1,4 +1,4 @@
-"""Where a target quantizes: which tensors of a graph, for which of their users, and which share a scale."""
+"""Decides where a target quantizes: which tensors of a graph, for which of their users, and which share a scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes lie between `QuantStub` and `DeQuantStub`, and are quantized."""
+"""Finds the nodes between `QuantStub` and `DeQuantStub`, which are quantized."""
 
 from __future__ import annotations
 

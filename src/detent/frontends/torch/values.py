@@ -46,7 +46,7 @@ class Free:
 
 @dataclass(frozen=True)
 class Traced:
-    """What each node of a graph gave on the example, and on an example of twice its `batch` size."""
+    """The value of each node for the example, and for an example of twice its `batch` size."""
 
     first: dict[fx.Node, Any]
     second: dict[fx.Node, Any] | None

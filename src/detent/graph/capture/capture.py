@@ -256,7 +256,7 @@ class _Capture:
         return region
 
     def _add_graph_breaks(self, module: nn.Module, path: str, found: Mapping[str, str]) -> None:
-        """What symbolic tracing has left as it is inside of `module`: torch.export may take it by itself."""
+        """Captures modules that symbolic tracing left as they are by torch.export, or records them as graph breaks."""
         calls = _calls_of({name: module.get_submodule(name) for name in found}, self._root, self.example)
         for name, why in found.items():
             where, part, arguments = join(path, name), module.get_submodule(name), calls[name]

@@ -287,7 +287,7 @@ class CallRecorder(TorchFunctionMode):
         return name
 
     def _device_of(self, device: torch.device) -> Any:
-        """Where the inputs are, wherever the model is moved to."""
+        """The device of the inputs, wherever the model is moved to."""
         if self._device is None or self._device[0] != device:
             return device
         if self._device_node is None:

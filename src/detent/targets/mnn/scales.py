@@ -308,7 +308,7 @@ class MnnScales:
         }
 
     def _first_readers(self, tensor: str, reader: str) -> Iterator[tuple[str, str]]:
-        """What a chain of moves begins with, and the first operation of it."""
+        """The tensor at the start of a chain of data movement, and its first operation."""
         ways = reachable(
             [(tensor, reader)], lambda way: [(part, self._makers[way[0]]) for part in self._chains.get(way[0], ())]
         )

@@ -45,7 +45,7 @@ class _UnknownError(Exception):
 
 
 class _Chunks:
-    """What is split by a size, into a number of parts that the file does not say: each is a slice."""
+    """A split by size into a number of parts that the file does not give: each part is a slice."""
 
     def __init__(self, source: str, axis: int, size: int, keep: bool):
         self.source, self.axis, self.size, self.keep = source, axis, size, keep

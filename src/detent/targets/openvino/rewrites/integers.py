@@ -1,4 +1,5 @@
-"""Which tensors OpenVINO holds as integers: data movement and averages of codes too, and what is quantized later."""
+"""Finds the tensors that OpenVINO stores as integers, including data movement and averages of codes, and tensors
+quantized later."""
 
 from __future__ import annotations
 
