@@ -467,7 +467,7 @@ def test_003_20_run_script():
     """cd qbench_zoo/lsq_experiments/resnet18_4bit_academic; sh run.sh: the core running command."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     options = {"cwd": EXPERIMENT, "env": {**os.environ, "PATH": path}, "capture_output": True, "text": True}
-    ran = subprocess.run(["sh", "run.sh"], **options, check=False, timeout=120)
+    ran = subprocess.run(["sh", "run.sh"], **options, check=False, timeout=300)
     assert ran.returncode == 2
     assert "the benchmark's files are not published, and nothing is downloaded" in ran.stderr
     config = yaml.safe_load((EXPERIMENT / "config.yaml").read_text())
