@@ -7,6 +7,7 @@ perplexity on them is therefore that of its own choices, and a quantized one can
 
 from __future__ import annotations
 
+import copy
 import math
 import struct
 from collections.abc import Iterator
@@ -40,6 +41,9 @@ ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any]], ...] = (
     ("W8A8 per tensor", "smoothquant", {"granularity": "per_tensor"}, {"bits": 8}),
     ("W8A6 per tensor", "ptq", {"granularity": "per_tensor"}, {"bits": 6}),
     ("W8A6 per tensor", "smoothquant", {"granularity": "per_tensor"}, {"bits": 6}),
+    ("W8A8 with outliers", "ptq", {"granularity": "per_tensor"}, {"bits": 8}),
+    ("W8A8 with outliers", "smoothquant", {"granularity": "per_tensor"}, {"bits": 8}),
+    ("W8A8 with outliers", "ptq + rotate", {"granularity": "per_tensor"}, {"bits": 8}),
 )
 
 
@@ -112,6 +116,22 @@ def load(file: Path) -> Llama:
 
 
 @torch.no_grad()
+def with_outliers(net: Llama) -> Llama:
+    """The same function, with what large models have and this one has not: the norms of each layer make three channels
+    64 times as large, and the layers behind them have as much smaller weights."""
+    net, channels = copy.deepcopy(net), [3, 17, 40]
+    for layer in net.layers:
+        for norm, readers in (
+            (layer.attention_norm, (layer.wq, layer.wk, layer.wv)),
+            (layer.ffn_norm, (layer.w1, layer.w3)),
+        ):
+            norm.weight[channels] *= 64
+            for reader in readers:
+                reader.weight[:, channels] /= 64
+    return net
+
+
+@torch.no_grad()
 def written(net: nn.Module, count: int, seed: int) -> Tensor:
     """Sequences as the model writes them, from its start token on."""
     generator = torch.Generator().manual_seed(seed)
@@ -146,7 +166,8 @@ def measured(folder: Path, wanted: str) -> Iterator[str]:
         data["algorithms"] = [*data.get("algorithms", ()), *({"name": one} for one in algorithms)]
         data["weight"] = {**data.get("weight", {}), **weight}
         data["activation"] = {**data.get("activation", {}), **activation}
-        prepared = detent.prepare(net, (batches[0],), backend="academic_nlp", recipe=Recipe.from_dict(data))
+        model = with_outliers(net) if "outliers" in name else net
+        prepared = detent.prepare(model, (batches[0],), backend="academic_nlp", recipe=Recipe.from_dict(data))
         detent.calibrate(prepared, batches)
         found = perplexity(prepared.eval(), judge)
         yield f"{'stories260k':<13}{name:<20}{'academic_nlp / ' + recipe:<32}{found:6.3f} perplexity"

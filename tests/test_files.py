@@ -179,6 +179,12 @@ def test_permissions_are_there_before_the_name_is(tmp_path: Path) -> None:
     assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("all", "mine")] == [0o666, 0o600]
 
 
+@pytest.mark.parametrize("name", [".", "..", "/", ""])
+def test_a_folder_is_not_written_to_as_a_file(name: str) -> None:
+    with pytest.raises(IsADirectoryError):
+        files.write_bytes(name, b"content")
+
+
 def test_a_name_may_have_the_letters_of_patterns(tmp_path: Path) -> None:
     """And what a killed process left of it is swept, not of others."""
     name = "a**b[1]?.html"

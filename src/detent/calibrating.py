@@ -84,7 +84,7 @@ def calibrate(prepared: PreparedModel, batches: Iterable[Any]) -> None:
 
 
 def _with_widths(prepared: PreparedModel) -> Plan:
-    """The plan, with a note on how much wider the steps of weights are so that no pair saturates on any CPU."""
+    """The plan, whose entries say how much wider the steps of weights are so that no pair saturates on any CPU."""
     widths = {quantizer.name: quantizer.widening for quantizer in quantizers_of(prepared)}
     entries = (
         replace(entry, widened=widths.get(entry.tensor)) if isinstance(entry, QuantizedTensor) else entry

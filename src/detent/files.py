@@ -67,7 +67,10 @@ def write_bytes(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o6
     but for what the umask takes away."""
     target = Path(path)
     with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISREG(target.stat().st_mode) and not target.is_dir():  # a folder: the system refuses it
+        mode_there = target.stat().st_mode
+        if stat.S_ISDIR(mode_there):  # also one without a name of its own, such as "." and "/"
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(target))
+        if not stat.S_ISREG(mode_there):
             raise OSError(errno.EINVAL, "it is not a regular file", str(target))
     _sweep_partial(target)
     # A name of its own: two processes that write one file must not write into one another's.

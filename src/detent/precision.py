@@ -137,7 +137,7 @@ def _engines(
     """What runs one layer, for each width."""
     found: dict[int, Callable[[], Any]] = {}
     x = torch.rand(_input_shape(layer))
-    alone = _alone(layer)
+    alone = _layer_as_network(layer)
     integer = next((width for width in bits if width < FLOAT_BITS), None)
     for width in bits:
         # Without quantization it does not matter which integers the file is made for.
@@ -154,7 +154,7 @@ def _run(engine: Engine, inputs: Mapping[str, Any]) -> Callable[[], Any]:
     return lambda: engine.run(inputs)
 
 
-def _alone(layer: Layer) -> nn.Module:
+def _layer_as_network(layer: Layer) -> nn.Module:
     """The float operation as a network of its own."""
     op = layer.op
     # A parametrized module has a class of its own, below the one it was made by.

@@ -31,6 +31,7 @@ from detent.graph import (
     Plan,
     PreparedModel,
     capture,
+    drop_zero_terms,
     fold_batch_norms,
     fold_weights,
     insert,
@@ -124,6 +125,8 @@ def prepare_captured(
     captured = captured if is_file else fold_weights(captured)
     transposed = set() if is_file else lift_functional_weights(captured)
     split_conv_padding(captured)
+    if not is_file:
+        drop_zero_terms(captured)
     modules = dict(captured.module.named_modules())
     decided, known, merges = _decide(captured, backend, recipe, choose_activations)
     insert(captured, decided)

@@ -9,7 +9,7 @@ from torch import nn
 import detent
 from detent.algorithms import adaround
 from detent.algorithms.adaround_core import learn_rounding, neighbors
-from detent.algorithms.common.moments_core import Moments, columns, has_columns
+from detent.algorithms.common.moments_core import ErrorMoments, columns, has_columns
 from detent.errors import NotCalibratedError, SchemeError
 from detent.numerics import IntGrid, PerChannel, QParams, Scheme
 from detent.quantizers import AdaRound
@@ -43,7 +43,7 @@ def test_the_error_is_that_of_the_layer(op, kind, shape):
     other = op.weight.detach() + 0.1 * torch.randn_like(op.weight)
     with torch.no_grad():
         wanted, got = op(wanted_at), op(x)
-        moments = Moments.empty(op.weight, groups)
+        moments = ErrorMoments.empty(op.weight, groups)
         axis = -1 if kind == "linear" else 1
         error = (got - wanted).movedim(axis, 0).flatten(1)
         moments.add(columns(x, op, kind), error.reshape(groups, -1, error.shape[1]))
@@ -87,7 +87,7 @@ def test_it_finds_the_best_of_all_roundings_of_a_small_layer():
     x = torch.randn(8, 40)
     x[1] = x[0] + 0.1 * torch.randn(40)  # inputs that go together: rounding one up asks for rounding the other down
     x[3] = x[2] + 0.1 * torch.randn(40)
-    moments = Moments.empty(weight, 1)
+    moments = ErrorMoments.empty(weight, 1)
     moments.add(x.unsqueeze(0), torch.zeros(1, 1, 40))
     quantizer = rounded(weight)
     lower, upper = neighbors(quantizer, weight)
@@ -105,7 +105,7 @@ def test_it_finds_the_best_of_all_roundings_of_a_small_layer():
 def test_every_weight_is_decided_at_the_end():
     weight = torch.randn(6, 20)
     x = torch.randn(1, 20, 200)
-    moments = Moments.empty(weight, 1)
+    moments = ErrorMoments.empty(weight, 1)
     moments.add(x, torch.zeros(1, 6, 200))
     quantizer = rounded(weight, scale=0.5)
     learn_rounding(quantizer, weight, moments.loss, steps=600)

@@ -47,7 +47,7 @@ from detent.compat.mmrazor import (
     sync_tensor,
 )
 from detent.compat.mmrazor.schedule import schedule_of
-from detent.errors import DataError, RecipeError, RegistrationError
+from detent.errors import DataError, RecipeError, RegistrationError, RunError
 from detent.graph import FoldedBatchNorm, quantizers_of
 from detent.quantizers import Quantizer
 from detent.targets.engines import ENGINES
@@ -637,6 +637,27 @@ def test_000_30_the_document_s_observer():
     model.calibrate_step(Pictures().images)
     expected = 2 * float(ready(model).abs().mean()) / math.sqrt(127)
     assert float(own(model, "inputs").scale.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("scale = math.sqrt(self.quant_max)", "write import math at the top of that file"),
+        ("sync_tensor(scale)", "write from detent.compat.mmrazor import sync_tensor at the top of that file"),
+        ("return scales, zero_point", "define scales, or did you mean 'scale'?"),
+    ],
+)
+def test_000_30_names_that_the_document_does_not_import(line, remedy):
+    """LSQObserver as printed, which imports neither math nor sync_tensor: answered with the line and the remedy."""
+    source = f"def calculate_qparams(self):\n    scale, zero_point = 1.0, 0\n    {line}\n"
+    names: dict[str, object] = {}
+    exec(source, names)  # where the names of this file are not there
+    MODELS.register_module("LSQObserver")(type("LSQObserver", (MinMaxObserver,), names))
+    with pytest.raises(RunError) as caught:
+        model_of().calibrate_step(Pictures().images)
+    assert caught.value.asked == "LSQObserver: calculate_qparams for 'inputs'"
+    assert caught.value.found.startswith("<string>, line 3:")
+    assert caught.value.to_do == remedy
 
 
 def test_000_31_lsq_observer_built_in():

@@ -32,7 +32,7 @@ from detent.compat.ppq import (
     load_onnx_graph,
     register_network_quantizer,
 )
-from detent.errors import EngineError, RangeError, RecipeError, RegistrationError, SchemeError, TensorError
+from detent.errors import EngineError, RangeError, RecipeError, RegistrationError, RunError, SchemeError, TensorError
 from detent.graph import FloatTensor
 from detent.targets.base.ppq_json import read_ppq
 from tests.compat.ppq_nets import batches, save_net
@@ -410,6 +410,17 @@ def test_002_12_a_function_that_returns_nothing(academic):
     with pytest.raises(RecipeError, match=f"init_quantize_config of Printed .line {line} of .*returned None") as error:
         academic(Printed)
     assert error.value.to_do == "end it with `return config`"
+
+
+def test_002_12_a_name_that_is_not_imported(academic):
+    """init_quantize_config with a name that its file does not import: answered with the line and the import."""
+    source = "def init_quantize_config(self, operation):\n    return QuantizationPolicy(0)\n"
+    names: dict[str, object] = {}
+    exec(source, names)  # where the names of this file are not there
+    with pytest.raises(RunError, match="line 2: ") as error:
+        academic(type("Bare", (ACADEMICQuantizer,), {"init_quantize_config": names["init_quantize_config"]}))
+    assert error.value.asked == "the config of 'conv1'"
+    assert error.value.to_do == "write from detent.compat.ppq import QuantizationPolicy at the top of that file"
 
 
 def test_002_13_weights(academic):

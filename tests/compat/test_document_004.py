@@ -220,11 +220,22 @@ def test_004_05_the_scale_is_learned(example):
 
 
 def test_004_06_example_observer():
-    """ExampleObserver: its constructor verbatim."""
+    """ExampleObserver: its constructor verbatim; `g`, which the document leaves open, is asked for with its line."""
     made = ExampleObserver(torch.qint8, torch.per_tensor_symmetric, False, -8, 7, -1, True)
     assert (made.quant_min, made.quant_max, made.ch_axis, made.pot_scale) == (-8, 7, -1, True)
     usual = ExampleObserver()
     assert (usual.quant_min, usual.quant_max) == (0, 255)
+
+    class AsPrinted(ExampleObserver):
+        def forward(self, x_orig):
+            x = x_orig.to(self.min_val.dtype)
+            self.collected = g(x)  # noqa: F821
+            return x
+
+    with pytest.raises(RunError) as error:
+        calibrated(nn.Sequential(nn.Linear(4, 2)), "academic", torch.randn(2, 4), _own(ExampleFakeQuantize, AsPrinted))
+    assert "self.collected = g(x)" in error.value.found
+    assert error.value.to_do == "define g"
 
 
 def test_004_07_four_values(example):

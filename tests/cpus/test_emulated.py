@@ -2,7 +2,7 @@
 
 Each engine has 39,000 outputs on each CPU and for each width of weights. On arm64, where torch has QNNPACK in place of
 FBGEMM, the answers do not depend on dot products, i8mm or SVE. MNN, ExecuTorch and QNN run in the environments that
-they need, and on AVX2 alone.
+they need; the last two on AVX2 alone.
 """
 
 from __future__ import annotations
@@ -103,9 +103,18 @@ def test_arm64_computes_the_same_with_and_without_dot_products(
 
 @pytest.mark.parametrize("case", rows("openvino"))
 def test_openvino_on_arm64_is_near_its_twin_of_x86(case: Case, cases: Path, answers: Answers) -> None:
-    """It is not claimed to be equal there: 14 of 20 networks were, the others up to 0.5 % of the largest output off, so
-    two steps of 1/255 are allowed. Without dot products it cannot compile grouped convolutions with a dilation."""
+    """It is not claimed to be equal there: 15 of 20 networks were, the others up to 0.32 % of the largest output off.
+    Two steps of 1/255 are allowed. Without dot products it cannot compile grouped convolutions with a dilation."""
     package, inputs = read(cases, case)
     found, computed = answer(answers(ARM64[1]), case), twin_of(package, "vnni").run(inputs)
     for name, values in computed.items():
         assert np.abs(found[name] - values).max() <= 2 / 255 * np.abs(values).max()
+
+
+@pytest.mark.parametrize("case", rows("mnn"))
+def test_mnn_on_arm64_is_near_its_twin_of_x86(case: Case, cases: Path, answers: Answers) -> None:
+    """It is not claimed to be equal there: 6 of 10 networks were, the others 1 LSB off in a tenth of all outputs."""
+    package, inputs = read(cases, case)
+    computed = twin_of(package, "vnni").run(inputs)
+    found = answer(answers(ARM64[1]), case)
+    assert differences(codes(package.graph, found), codes(package.graph, computed)).max() <= 1

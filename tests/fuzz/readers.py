@@ -300,7 +300,7 @@ def _of_hugging_face(folder: Path) -> Iterator[Reader]:
     again = partial(quantize_checkpoint, saved, backend="compressed_tensors", recipe="w4g32", folder=out)
     again()
     for name in (JOURNAL, "model-00002-of-00002.safetensors"):
-        yield Reader(f"layers {name}", out / name, (out / name).read_bytes(), lambda _: again(), isolated=True)
+        yield Reader(f"layers {name}", out / name, (out / name).read_bytes(), lambda _: str(again()), isolated=True)
 
 
 def _of_tokenizers(folder: Path) -> Iterator[Reader]:
@@ -310,7 +310,7 @@ def _of_tokenizers(folder: Path) -> Iterator[Reader]:
 
     def read(path: Path, **beside: bytes) -> object:
         with suppress(NoTokenizer):
-            return tokenizer_values({**beside, path.name: path.read_bytes()}, 300)
+            return gguf.write(gguf.Container(tokenizer_values({**beside, path.name: path.read_bytes()}, 300)))
         return None
 
     said = json.dumps({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template": "{{ x }}"}).encode()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from detent.errors import CaptureError
+import detent
+from detent.errors import CaptureError, NotCalibratedError
 from detent.graph import Plan, QuantizedTensor, fold_batch_norms, insert, observing, quantizers_of
 from detent.numerics import IntGrid, PerChannel, QParams, Scheme, fake_quantize
 from tests.graph.nets import Net, assert_close, captured_of, run
@@ -324,3 +327,25 @@ def test_quantizers_of_an_island_go_into_its_regions():
     (quantizer,) = quantizers_of(captured.module)
     quantizer.initialize(QParams.symmetric(torch.tensor(1.0)))
     assert_close(run(captured.module, (x,)), run(net, (x.round(),)), 1e-6)
+
+
+class ReadBeforeItIsCalled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.book, self.head = nn.Embedding(16, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        distances = self.book.weight.square().sum(1) - 2 * x @ self.book.weight.t()
+        return self.head(self.book(distances.argmin(1)))
+
+
+def test_a_weight_that_is_also_read_needs_no_scale_until_it_runs():
+    """torch computes what a graph reads of a module when it makes or copies a graph module."""
+    x = torch.randn(6, 8)
+    prepared = detent.prepare(ReadBeforeItIsCalled(), (x,), backend="onnxruntime", recipe="lsq")
+    copied = copy.deepcopy(prepared)
+    for one in (prepared, copied):
+        with pytest.raises(NotCalibratedError):
+            one(x)
+        detent.calibrate(one, [(x,)])
+    assert torch.equal(prepared(x), copied(x))

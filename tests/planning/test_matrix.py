@@ -35,9 +35,8 @@ REFUSED = {
     "dsq": {"nnie"},
     "qil": {"nnie", "openvino_llm"} | AFFINE_ONLY | POWERS_OF_TWO,
     **dict.fromkeys(("apot", "seq"), set(BACKENDS) - {"academic", "academic_nlp"}),
-    **dict.fromkeys(
-        ("w4g32", "w4g128", "w4g32_gptq", "w4g32_hqq", "w4g32_awq", "w4g32_autoround", "w8"), WITHOUT_GROUPS
-    ),
+    **dict.fromkeys(("w4g32", "w4g128", "w4g32_gptq", "w4g32_hqq", "w4g32_awq", "w4g32_autoround"), WITHOUT_GROUPS),
+    "w8": WITHOUT_GROUPS | {"executorch_8da4w"},  # 8 bits by channel
     **dict.fromkeys(("q8_0", "q6_k", "q4_k_m", "q4_0"), set(BACKENDS) - {"gguf"}),
     **dict.fromkeys(("nf4", "mxfp4", "mxfp8", "nvfp4"), set(BACKENDS) - {"academic", "academic_nlp"}),
     "fp8": set(BACKENDS) - {"academic", "academic_nlp", "compressed_tensors"},

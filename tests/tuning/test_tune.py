@@ -18,7 +18,7 @@ import detent
 from detent.errors import ArtifactError, DataError, DetentError, RangeError, RecipeError, TensorError
 from detent.recipes import TensorRequest
 from detent.tuning import Tuned, accuracy, search
-from detent.tuning.changes import Change, changes
+from detent.tuning.changes import RecipeChange, changes
 from tests.algorithms.test_restoring import Spoiled
 
 PER_TENSOR = detent.Recipe.named("ptq").replace(weight=TensorRequest(quantizer="fixed", granularity="per_tensor"))
@@ -97,7 +97,7 @@ def test_without_a_loss_nothing_is_changed(tmp_path: Path) -> None:
     assert found.recipe == PER_TENSOR
 
 
-def nothing(_: str) -> list[Change]:
+def nothing(_: str) -> list[RecipeChange]:
     return []
 
 
@@ -138,9 +138,11 @@ def spoiled(folder: Path, backend: str, drop: float) -> Tuned:
 def test_what_cannot_help_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nearly all of the error is that of one weight, and it is larger with fewer bits."""
     asked = [
-        Change("fewer bits", lambda recipe: recipe.replace(weight=TensorRequest(bits=4).over(recipe.weight))),
-        Change("other ranges", lambda recipe: recipe.replace(activation=TensorRequest(observer="mse")), "activations"),
-        Change("the same", lambda recipe: recipe),
+        RecipeChange("fewer bits", lambda recipe: recipe.replace(weight=TensorRequest(bits=4).over(recipe.weight))),
+        RecipeChange(
+            "other ranges", lambda recipe: recipe.replace(activation=TensorRequest(observer="mse")), "activations"
+        ),
+        RecipeChange("the same", lambda recipe: recipe),
     ]
     monkeypatch.setattr(search, "changes", lambda _: asked)
     found = spoiled(tmp_path / "out", "academic", drop=70.0)

@@ -14,7 +14,7 @@ from detent.errors import UnknownNameError
 from detent.ir.package import MANIFEST
 from detent.targets.onnxruntime.arithmetic.onnxruntime import OnnxRuntime
 from detent.twin import Twin
-from detent.verification.on_cpus import kinds_apart
+from detent.verification.on_cpus import group_kinds
 from tests.verification.mutants import batches, made
 
 LABELED = [(x, torch.tensor([0, 1, 2, 3])) for x in batches()]
@@ -32,7 +32,7 @@ def wide(tmp_path_factory) -> Artifact:
 
 
 def test_kinds_that_run_the_same_program_are_run_once(narrow):
-    apart = kinds_apart(Twin(narrow.graph, OnnxRuntime("amx")))
+    apart = group_kinds(Twin(narrow.graph, OnnxRuntime("amx")))
     assert apart["amx"] == ("vnni", "amx")
     assert sorted(name for alike in apart.values() for name in alike) == sorted(CPUS)
 

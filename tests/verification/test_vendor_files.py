@@ -30,7 +30,7 @@ from detent.verification.vendor_files import unchecked_files, vendor_disagreemen
 from tests.models import MODELS
 
 Change = Callable[[bytes], bytes]
-HEAVY = ("executorch_xnnpack", "gguf", "compressed_tensors")
+HEAVY = ("executorch_xnnpack", "executorch_8da4w", "gguf", "compressed_tensors")
 """Lowered by a library of its own, in an environment of its own; for language models alone (tests/targets/gguf)."""
 
 
@@ -249,9 +249,9 @@ def test_what_is_written_are_the_files_that_a_format_names(deployed):
             assert files == sorted(find_format(name).files)
 
 
-def test_every_format_is_checked_but_for_one(deployed):
+def test_every_format_is_checked_but_for_programs_of_executorch(deployed):
     unread = {name for name in FORMATS if all(roles is None for roles in find_format(name).files.values())}
-    assert unread == {"onnx", "pte"}  # model.onnx is compared tensor by tensor
+    assert unread == {"onnx", "pte", "pte_8da4w"}  # model.onnx is compared tensor by tensor
     assert all(list(unchecked_files(deployed(name))) == [] for name in ("openvino", "mnn", "esp_dl", "vitis"))
 
 

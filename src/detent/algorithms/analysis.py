@@ -141,7 +141,7 @@ def analyze(prepared: PreparedModel, batches: Iterable[Any]) -> Analysis:
                     accumulated_cosine=so_far.cosine if so_far is not None else None,
                 )
             )
-        whole = _against(wanted, outputs_of(prepared, data))
+        whole = Deviation.between(wanted, outputs_of(prepared, data))
     return Analysis(tensors=tuple(losses), output_sqnr=whole.sqnr, output_cosine=whole.cosine)
 
 
@@ -208,12 +208,4 @@ def _cost(
     prepared: PreparedModel, quantizer: Quantizer, data: Sequence[Any], wanted: Sequence[Sequence[Tensor]]
 ) -> float:
     with only_quantizing(prepared, [quantizer]):
-        return _against(wanted, outputs_of(prepared, data)).relative
-
-
-def _against(wanted: Sequence[Sequence[Tensor]], got: Sequence[Sequence[Tensor]]) -> Deviation:
-    deviation = Deviation()
-    for theirs, ours in zip(wanted, got, strict=True):
-        for want, have in zip(theirs, ours, strict=True):
-            deviation.add(want, have)
-    return deviation
+        return Deviation.between(wanted, outputs_of(prepared, data)).relative

@@ -22,7 +22,7 @@ from detent.algorithms.common.floating import remember_float
 from detent.algorithms.common.layer_data import pairs
 from detent.algorithms.common.layers import Layer, layers_of, source_of
 from detent.algorithms.common.measuring import measured
-from detent.algorithms.common.piecewise import LeftAlone, piece_by_piece
+from detent.algorithms.common.piecewise import Skipped, piece_by_piece
 from detent.algorithms.common.refusals import needs_calibration
 from detent.algorithms.common.report import Change, Report, better
 from detent.algorithms.common.snapshot import Snapshot
@@ -56,7 +56,7 @@ def bias_correction(prepared: PreparedModel, batches: Iterable[Any], *, method: 
         raise RecipeError(f"bias correction by {method!r}", "no such method", "use 'empirical' or 'analytic'")
     needs_calibration(prepared, "bias_correction")
 
-    def layers(walk: Walk) -> Iterator[Change | LeftAlone]:
+    def layers(walk: Walk) -> Iterator[Change | Skipped]:
         for layer in layers_of(walk.region, walk.path, walk.mode):
             walk.to(layer.node)
             yield _correct(walk, layer, method)
@@ -64,19 +64,19 @@ def bias_correction(prepared: PreparedModel, batches: Iterable[Any], *, method: 
     return piece_by_piece(prepared, batches, "bias_correction", layers)
 
 
-def _correct(walk: Walk, layer: Layer, method: Method) -> Change | LeftAlone:
+def _correct(walk: Walk, layer: Layer, method: Method) -> Change | Skipped:
     place = _where(walk, layer)
     if place is None:
-        return LeftAlone(layer.name, "it has no bias and no batch norm after it")
+        return Skipped(layer.name, "it has no bias and no batch norm after it")
     if layer.calls > 1:
-        return LeftAlone(layer.name, f"it is called {layer.calls} times")
+        return Skipped(layer.name, f"it is called {layer.calls} times")
     if method == "empirical":
         place = _with_sum(walk, layer, place)
         off = _mean_error(walk, layer, place)
     else:
         expected = _expected_error(walk, layer, place)
         if expected is None:
-            return LeftAlone(layer.name, "no batch norm is left before it whose statistics could be used")
+            return Skipped(layer.name, "no batch norm is left before it whose statistics could be used")
         off = expected
     before, kept = _error(walk, place), Snapshot([place.bias, *(place.quantizer.buffers() if place.quantizer else ())])
     remember_float(walk.prepared, place.bias)

@@ -13,7 +13,7 @@ from typing import Any
 from detent.algorithms.adaround import why_not
 from detent.algorithms.common.blocks import blocks_of
 from detent.algorithms.common.layers import layers_of
-from detent.algorithms.common.piecewise import LeftAlone, piece_by_piece
+from detent.algorithms.common.piecewise import Skipped, piece_by_piece
 from detent.algorithms.common.reconstruction import Choice, Reconstruction, reconstruct, rounding_and_scales
 from detent.algorithms.common.refusals import needs_quantizer
 from detent.algorithms.common.report import Change, Report
@@ -77,10 +77,10 @@ def block_by_block(
 ) -> Report:
     """Reconstruct every block of every graph in order; return the report, which is also recorded in the model."""
 
-    def blocks(walk: Walk) -> Iterator[Change | LeftAlone]:
+    def blocks(walk: Walk) -> Iterator[Change | Skipped]:
         layers = layers_of(walk.region, walk.path, walk.mode)
         if choose is rounding_and_scales:
-            yield from (LeftAlone(layer.name, reason) for layer in layers if (reason := why_not(layer)))
+            yield from (Skipped(layer.name, reason) for layer in layers if (reason := why_not(layer)))
         for block in blocks_of(walk.graph, walk.modules, layers):
             walk.to(block.nodes[0])
             yield reconstruct(walk, block, options, choose)

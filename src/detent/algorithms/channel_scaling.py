@@ -19,10 +19,10 @@ from detent.algorithms.common.errors_core import Deviation
 from detent.algorithms.common.floating import evaluating, refuse_changed
 from detent.algorithms.common.layers import Layer, layers_of, modules_of, regions_of, source_of
 from detent.algorithms.common.measuring import measured, put_on_grid
-from detent.algorithms.common.passing import giver_of, is_passed, users_of
+from detent.algorithms.common.passing import is_passed, producer_of, users_of
 from detent.algorithms.common.recording import record_values
 from detent.algorithms.common.report import Change, Report, better, record
-from detent.algorithms.common.trial import Trial
+from detent.algorithms.common.trial import OutputTrial
 from detent.algorithms.equalization_core import ranges_of_inputs
 from detent.graph import PreparedModel, Region, kind_of
 from detent.numerics import QParams
@@ -62,7 +62,7 @@ def scale_channels(
     changes: list[Change] = []
     skipped: dict[str, str] = {}
     with evaluating(prepared):
-        trial = Trial(prepared, train, judge)
+        trial = OutputTrial(prepared, train, judge)
         for path, region in regions_of(prepared).items():
             for mode in region.graphs:
                 places, left = _places(region, path, mode, through_products)
@@ -81,7 +81,7 @@ def _places(region: Region, path: str, mode: str, through_products: bool) -> tup
     layers = {layer.node: layer for layer in layers_of(region, path, mode) if layer.kind == "linear"}
     by_source: dict[fx.Node, list[Layer]] = {}
     for layer in layers.values():
-        source = giver_of(layer.node, modules)
+        source = producer_of(layer.node, modules)
         if source is not None:
             by_source.setdefault(source, []).append(layer)
     places, skipped = [], {}

@@ -203,7 +203,8 @@ def _absorb(prepared: PreparedModel, pairs: Sequence[Pair], train: Sequence[Any]
 
 
 def _can_absorb(pair: Pair) -> bool:
-    """Only through plain ReLUs and into layers without padding: padding would not have the offset."""
+    """Whether a bias can be absorbed: only through plain ReLUs and into layers without padding, which would not have
+    the offset."""
     plain = set(pair.kinds) <= {"relu", "relu6", "quantizer", *PASSING} and {"relu", "relu6"} & set(pair.kinds)
     op = pair.second.op
     padded = pair.second.kind != "linear" and (pair.second.kind != "conv" or any(_numbers(op.padding)))

@@ -185,7 +185,6 @@ def _noise(
     quantizer = layer.quantizer
     assert quantizer is not None
     scheme = _at(quantizer.scheme, width)
-    deviation = Deviation()
     with as_float(prepared):
         weight = layer.weight.detach()
         rounded = put_on_grid(weight, measured(quantizer, [weight], scheme), scheme)
@@ -194,10 +193,7 @@ def _noise(
             given = outputs_of(prepared, data)
         finally:
             handle.remove()
-    for theirs, ours in zip(wanted, given, strict=True):
-        for want, have in zip(theirs, ours, strict=True):
-            deviation.add(want, have)
-    return deviation.relative
+    return Deviation.between(wanted, given).relative
 
 
 def _at(scheme: Scheme, width: int) -> Scheme:

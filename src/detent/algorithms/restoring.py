@@ -121,9 +121,5 @@ def _without(prepared: PreparedModel, parts: Iterable[_Parts]) -> Iterator[None]
 def _noise(
     prepared: PreparedModel, restored: Iterable[_Parts], data: Sequence[Any], wanted: Sequence[Sequence[Tensor]]
 ) -> float:
-    deviation = Deviation()
     with _without(prepared, restored):
-        for theirs, ours in zip(wanted, outputs_of(prepared, data), strict=True):
-            for want, have in zip(theirs, ours, strict=True):
-                deviation.add(want, have)
-    return deviation.relative
+        return Deviation.between(wanted, outputs_of(prepared, data)).relative

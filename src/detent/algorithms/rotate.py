@@ -22,9 +22,9 @@ from detent.algorithms.common.batches import as_list, held_back, outputs_of
 from detent.algorithms.common.errors_core import Deviation
 from detent.algorithms.common.floating import as_float, evaluating, refuse_changed
 from detent.algorithms.common.layers import Layer, layers_of, modules_of, op_name, regions_of, stored_parameter
-from detent.algorithms.common.passing import behind, giver_of, users_of
+from detent.algorithms.common.passing import behind, producer_of, users_of
 from detent.algorithms.common.report import Report, record
-from detent.algorithms.common.trial import Trial
+from detent.algorithms.common.trial import OutputTrial
 from detent.algorithms.rotate_core import read_turned, rotation, write_turned
 from detent.graph import PreparedModel, Region, kind_of
 from detent.progress import progress
@@ -66,7 +66,7 @@ def rotate(prepared: PreparedModel, batches: Iterable[Any], *, seed: int = 0) ->
     skipped: dict[str, str] = {}
     turned: list[str] = []
     with evaluating(prepared):
-        trial = Trial(prepared, train, judge)
+        trial = OutputTrial(prepared, train, judge)
         shared = Counter(id(one) for _, one in prepared.named_parameters(remove_duplicate=False))
         for path, region in regions_of(prepared).items():
             # The graphs of several modes share their weights: what is turned for one would be wrong in the other.
@@ -109,7 +109,7 @@ def _stream_of(
 ) -> _Stream:
     """The residual stream that a norm reads. Adds the norms that it finds to `seen`, even if the stream cannot be
     rotated."""
-    stream, waiting = _Stream(), [giver_of(norm, modules)]
+    stream, waiting = _Stream(), [producer_of(norm, modules)]
     seen.add(norm)
     reason: str | None = None
     while waiting:
@@ -214,7 +214,7 @@ def _turn_heads(
 
 def _values_of(after: Layer, modules: dict[str, nn.Module], layers: dict[fx.Node, Layer]) -> tuple[Layer, int] | None:
     """The layer that computes the attention values that `after` reads, and the size of a head."""
-    product = _before_moves(giver_of(after.node, modules), modules)
+    product = _before_moves(producer_of(after.node, modules), modules)
     if product is None or _kind(product, modules) != "matmul" or len(product.args) != 2:
         return None
     operand = product.args[1]
@@ -238,7 +238,7 @@ def _before_moves(node: fx.Node | None, modules: dict[str, nn.Module]) -> fx.Nod
         kind = _kind(node, modules)
         if kind not in _MOVES and not (kind is None and len(node.all_input_nodes) == 1):
             return node
-        node = giver_of(node, modules)
+        node = producer_of(node, modules)
     return None
 
 
@@ -259,11 +259,7 @@ def _turn_values(values: Layer, after: Layer, turn: Tensor) -> None:
 
 def _is_same(prepared: PreparedModel, batches: list[Any], wanted: list[list[Tensor]]) -> bool:
     """Whether the float network still computes the same up to rounding."""
-    error = Deviation()
-    for ours, theirs in zip(outputs_of(prepared, batches), wanted, strict=True):
-        for got, want in zip(ours, theirs, strict=True):
-            error.add(want, got)
-    return error.relative <= _ROUNDING
+    return Deviation.between(wanted, outputs_of(prepared, batches)).relative <= _ROUNDING
 
 
 def _kind(node: fx.Node, modules: dict[str, nn.Module]) -> str | None:

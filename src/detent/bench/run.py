@@ -78,7 +78,7 @@ def run_tasks(todo: Todo, results: Results, engine: Engine, *, part: tuple[int, 
     """Compute what is left, and give all of it that is done and was not before. One process at a time has a folder, or
     a part of it."""
     found: list[Result] = []
-    with _alone(results.folder, part), progress("bench", len(todo.left)) as bar:
+    with _exclusive(results.folder, part), progress("bench", len(todo.left)) as bar:
 
         def done(result: Result) -> None:
             found.append(result)
@@ -91,6 +91,6 @@ def run_tasks(todo: Todo, results: Results, engine: Engine, *, part: tuple[int, 
     return found
 
 
-def _alone(folder: Path, part: tuple[int, int]) -> AbstractContextManager[None]:
+def _exclusive(folder: Path, part: tuple[int, int]) -> AbstractContextManager[None]:
     number, of = part
     return locked(folder if of == 1 else folder / "parts" / f"{number}-of-{of}", f"run a grid in {folder}")

@@ -159,6 +159,7 @@ def _rename(made: Path, target: Path) -> bool:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Two folders change places in one step, where the system can: a program killed at any moment leaves one."""
+    """Swaps two folders atomically, if the system supports it, so that a program killed at any moment leaves one of
+    them."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
     return rename is not None and rename(_HERE, bytes(one), _HERE, bytes(other), _RENAME_EXCHANGE) == 0

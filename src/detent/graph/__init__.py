@@ -8,6 +8,7 @@ from detent.graph.capture.running import Inputs, flat, join, line_text
 from detent.graph.codes import compress_saved_activations
 from detent.graph.corrections import BEFORE_CORRECTION
 from detent.graph.decompositions.own_padding import split_conv_padding
+from detent.graph.decompositions.zero_terms import drop_zero_terms
 from detent.graph.derived_bias import DerivedBias
 from detent.graph.eval_mode import eval_mode
 from detent.graph.float_ranges import FloatRange, keeping_ranges, ranges_of, sum_of_weights
@@ -86,6 +87,7 @@ __all__ = [
     "capture",
     "compress_saved_activations",
     "described",
+    "drop_zero_terms",
     "eval_mode",
     "flat",
     "float_state_dict",

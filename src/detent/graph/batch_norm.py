@@ -31,8 +31,8 @@ from detent.quantizers import QUANTIZE, Mode, Quantizer
 
 __all__ = [
     "STRATEGIES",
+    "ChannelMoments",
     "FoldedBatchNorm",
-    "Moments",
     "foldable",
     "folding_factor",
     "follow",
@@ -111,7 +111,7 @@ def merge_into(op: nn.Module, bn: nn.Module) -> None:
             own.bias.copy_(bias)
 
 
-class Moments(NamedTuple):
+class ChannelMoments(NamedTuple):
     """Mean and (biased) variance of each channel, and how many values each was taken over."""
 
     mean: Tensor
@@ -119,24 +119,24 @@ class Moments(NamedTuple):
     values: float
 
 
-def moments_over_ranks(y: Tensor) -> Moments:
+def moments_over_ranks(y: Tensor) -> ChannelMoments:
     """Mean and variance of each channel of `y` over the batches of all ranks, with gradients to all of them."""
     dims = [dim for dim in range(y.ndim) if dim != (1 if y.ndim > 1 else 0)]
     variance, mean = torch.var_mean(y, dims, correction=0)
     count = y.numel() / mean.numel()
     if not many_ranks():
-        return Moments(mean, variance, count)
+        return ChannelMoments(mean, variance, count)
     share = torch.full_like(mean, count)
     # Each rank's spread about its own mean, and that of the means: no difference of large squares.
     totals: Tensor = _Sum.apply(torch.stack([mean * share, share]))  # type: ignore[no-untyped-call]
     everywhere = totals[1].detach()
     common = totals[0] / everywhere
     spread: Tensor = _Sum.apply((variance + (mean - common).square()) * share)  # type: ignore[no-untyped-call]
-    return Moments(common, spread / everywhere, float(everywhere.max()))
+    return ChannelMoments(common, spread / everywhere, float(everywhere.max()))
 
 
 @torch.no_grad()
-def follow(bn: Any, found: Moments, shift: Tensor | float = 0.0) -> None:
+def follow(bn: Any, found: ChannelMoments, shift: Tensor | float = 0.0) -> None:
     """Update the running statistics of `bn` as `nn.BatchNorm` would, for a batch whose mean is greater by `shift`."""
     bn.num_batches_tracked.add_(1)
     momentum = 1 / float(bn.num_batches_tracked) if bn.momentum is None else bn.momentum

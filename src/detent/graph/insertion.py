@@ -60,7 +60,7 @@ def insert(captured: Captured, plan: Plan) -> None:
         if entry.quantizer == "derived":
             _derive_bias(entry, nodes[entry.region][entry.node][0], modules[entry.region], made)
     for entry in plan.ranges:
-        _beside(entry, captured.regions[entry.region], nodes[entry.region])
+        _measure_float_tensor(entry, captured.regions[entry.region], nodes[entry.region])
     for region in captured.regions.values():
         for graph in region.graphs.values():
             guard_zero_slopes(graph, dict(region.named_modules(remove_duplicate=False)))
@@ -90,7 +90,7 @@ def _on_device_of(region: Region, module: Module) -> Module:
     return module if parameter is None else module.to(parameter.device)
 
 
-def _beside(entry: QuantizedTensor, region: Region, nodes: Nodes) -> None:
+def _measure_float_tensor(entry: QuantizedTensor, region: Region, nodes: Nodes) -> None:
     """The range of a tensor that stays float; no graph calls it but while it is observed."""
     if not hasattr(region, HOLDER):
         region.add_module(HOLDER, nn.ModuleDict().train(region.training))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from detent.errors import UnknownNameError
@@ -108,6 +108,11 @@ class Plan:
 
     def __len__(self) -> int:
         return len(self.entries)
+
+    def with_note(self, beginning: str, rest: str = "") -> Plan:
+        """This plan with a note in place of the one that begins the same; without `rest` there is none."""
+        notes = tuple(note for note in self.notes if not note.startswith(beginning))
+        return replace(self, notes=(*notes, beginning + rest) if rest else notes)
 
     def _rows(self) -> Iterator[tuple[str, str, str, str, str]]:
         """The rows of the table, in the columns of `_HEAD`."""

@@ -18,7 +18,7 @@ from detent.graph.eval_mode import eval_mode
 from detent.graph.float_ranges import HOLDER
 from detent.graph.names import FloatNames, translate_float_state
 from detent.graph.plan import Plan
-from detent.graph.region import ACTIVATION_QUANTIZERS, Region
+from detent.graph.region import ACTIVATION_QUANTIZERS, Region, readable_weights
 from detent.numerics import QParams, Scheme
 from detent.quantizers import PASS_THROUGH, Mode, Quantizer, in_modes
 
@@ -147,7 +147,11 @@ class PreparedModel(Region):
     def __deepcopy__(self, memo: dict[int, Any]) -> PreparedModel:
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
-        copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        with readable_weights(self):
+            copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        for own, made in zip(self.modules(), copied.modules(), strict=True):
+            if isinstance(own, Quantizer) and isinstance(made, Quantizer):
+                made.mode = own.mode
         return copied
 
     def __getattr__(self, name: str) -> Any:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import fx, nn
 
 from detent.errors import CaptureError
 from detent.graph.runner import Runner
+from detent.quantizers import PASS_THROUGH, Quantizer, in_modes
 
-__all__ = ["ACTIVATION_QUANTIZERS", "Region"]
+__all__ = ["ACTIVATION_QUANTIZERS", "Region", "readable_weights"]
 
 ACTIVATION_QUANTIZERS = "activation_quantizers"
 """Where a region keeps them."""
+
+
+def readable_weights(root: nn.Module) -> AbstractContextManager[None]:
+    """Lets torch make graph modules, which computes what graphs read of modules: the quantizer of a weight may not be
+    calibrated yet."""
+    return in_modes({part: PASS_THROUGH for part in root.modules() if isinstance(part, Quantizer)})
 
 
 class Region(nn.Module):
@@ -41,7 +49,7 @@ class Region(nn.Module):
             if (is_constant or not name.startswith("_")) and not is_taken:
                 object.__setattr__(self, name, value)
         self.training = root.training
-        object.__setattr__(self, "_runners", {mode: Runner(self, graph) for mode, graph in graphs.items()})
+        self._run_graphs(graphs)
 
     @property
     def runners(self) -> dict[str, fx.GraphModule]:
@@ -66,7 +74,11 @@ class Region(nn.Module):
 
     def recompile(self) -> None:
         """Take up what was changed in the graphs or in the tree."""
-        self.run_by({mode: Runner(self, graph) for mode, graph in self.graphs.items()})
+        self._run_graphs(self.graphs)
+
+    def _run_graphs(self, graphs: Mapping[str, fx.Graph]) -> None:
+        with readable_weights(self):
+            self.run_by({mode: Runner(self, graph) for mode, graph in graphs.items()})
 
     def run_by(self, runners: Mapping[str, fx.GraphModule]) -> None:
         """Have other graph modules run the forward modes."""

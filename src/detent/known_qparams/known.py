@@ -39,7 +39,7 @@ def with_their_biases(entries: Iterable[PlanEntry]) -> tuple[PlanEntry, ...]:
 
 
 def _as_its_weight(entry: PlanEntry, weights: Mapping[str, Scheme]) -> PlanEntry:
-    """The scheme of a bias: per channel if its weight is, because its scale is derived from the weight's."""
+    """The entry of a bias with the granularity of its weight, from whose scale its own is derived."""
     weight = weights.get(entry.tensor.removesuffix(".bias") + ".weight")
     if isinstance(entry, FloatTensor) or entry.quantizer != "derived" or weight is None:
         return entry

@@ -98,7 +98,7 @@ def as_in_file(plan: Plan, known: Known, placement: FilePlacement, target: Backe
     for entry in plan.quantized:
         if entry.quantizer == "derived":
             weight, node = entries.get(entry.tensor.removesuffix(".bias") + ".weight"), placement.nodes[entry.node]
-            reason = _why_no_product(_taken(node, entries, placement), weight)
+            reason = _why_no_product(_input_grid(node, entries, placement), weight)
             if (
                 target.arbitrary_qdq_placement
                 and not placement.has_bias(node)
@@ -201,7 +201,7 @@ def _same_reads(group: list[QuantizedTensor], placement: FilePlacement) -> bool:
     return True
 
 
-def _taken(node: fx.Node, entries: Entries, placement: FilePlacement) -> QuantizedTensor | None:
+def _input_grid(node: fx.Node, entries: Entries, placement: FilePlacement) -> QuantizedTensor | None:
     """The grid of an operation's input, looking through data movement."""
     while node.all_input_nodes:
         source = node.all_input_nodes[0]

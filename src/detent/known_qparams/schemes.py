@@ -45,7 +45,7 @@ def as_offered(plan: Plan, known: Known, target: Backend) -> tuple[Plan, Known]:
 
 
 def _of_any_sign(entry: QuantizedTensor) -> QuantizedTensor:
-    """Whether an activation may have negative values."""
+    """The entry with a signed grid, for an activation that may have negative values."""
     if not entry.scheme.symmetric or entry.scheme.grid.signed:
         return entry
     return replace(entry, scheme=replace(entry.scheme, grid=IntGrid(entry.scheme.grid.bits)))

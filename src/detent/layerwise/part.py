@@ -15,7 +15,7 @@ from detent.algorithms import ALGORITHMS, Change, Layer, all_layers, run_algorit
 from detent.algorithms.common.binding import bound_inputs
 from detent.algorithms.common.floating import evaluating
 from detent.algorithms.common.layers import regions_of
-from detent.algorithms.common.piecewise import LeftAlone
+from detent.algorithms.common.piecewise import Skipped
 from detent.algorithms.common.walk import RecordedCall, Walk
 from detent.errors import CaptureError, DeployError
 from detent.graph import PreparedModel, QuantizedTensor, observing
@@ -177,7 +177,7 @@ def _improve(
             _pass(prepared, calls, run.before)
         walk = _walk(prepared, calls, run)
         for outcome in improve(walk) if improve is not None else ():
-            if isinstance(outcome, LeftAlone):
+            if isinstance(outcome, Skipped):
                 skipped[outcome.place] = outcome.reason
             else:
                 changes.append(outcome)

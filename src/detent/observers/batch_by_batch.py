@@ -13,25 +13,25 @@ from detent.observers.histogram import Histogram
 from detent.observers.observer import Observer
 from detent.observers.ranks import many_ranks, over_ranks
 
-__all__ = ["BatchByBatch", "Part"]
+__all__ = ["BatchByBatch", "BatchSummary"]
 
 
-class Part(NamedTuple):
+class BatchSummary(NamedTuple):
     """What is kept of a batch, or of one rank's part: the extremes for each scale, and the histogram if requested."""
 
     low: Tensor
     high: Tensor
     histogram: Histogram | None
 
-    def over_ranks(self) -> Part:
+    def over_ranks(self) -> BatchSummary:
         """The whole batch, from the parts of all ranks."""
         whole = None if self.histogram is None else self.histogram.over_ranks()
-        return Part(over_ranks(self.low, "min"), over_ranks(self.high, "max"), whole)
+        return BatchSummary(over_ranks(self.low, "min"), over_ranks(self.high, "max"), whole)
 
-    def emptied(self) -> Part:
+    def emptied(self) -> BatchSummary:
         """A part without values, for the same scales."""
         nothing = None if self.histogram is None else self.histogram.emptied()
-        return Part(torch.full_like(self.low, torch.inf), torch.full_like(self.high, -torch.inf), nothing)
+        return BatchSummary(torch.full_like(self.low, torch.inf), torch.full_like(self.high, -torch.inf), nothing)
 
 
 class BatchByBatch(Observer):
@@ -48,10 +48,10 @@ class BatchByBatch(Observer):
         super().__init__(scheme, name=name)
         self._bins: int | None = None  # of the histograms of batches, for a subclass that asks for them
         self._state: Any = None
-        self._parts: list[Part] = []
+        self._parts: list[BatchSummary] = []
 
     @abstractmethod
-    def _after(self, state: Any, batch: Part) -> Any:
+    def _after(self, state: Any, batch: BatchSummary) -> Any:
         """The state after a batch; `state` is the one before, None for the first batch. It must not be modified."""
 
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:
@@ -59,7 +59,7 @@ class BatchByBatch(Observer):
         if self._bins is not None:
             histogram = Histogram(self._bins)
             histogram.add(self.scheme.granularity.rows(x))
-        part = Part(low, high, histogram)
+        part = BatchSummary(low, high, histogram)
         if many_ranks():
             self._parts.append(part)
         else:

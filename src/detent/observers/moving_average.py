@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from detent.numerics import QParams, Scheme, choose_qparams
-from detent.observers.batch_by_batch import BatchByBatch, Part
+from detent.observers.batch_by_batch import BatchByBatch, BatchSummary
 from detent.observers.moving import Ends, checked_momentum, moved
 
 __all__ = ["MovingAverage"]
@@ -18,7 +18,7 @@ class MovingAverage(BatchByBatch):
         super().__init__(scheme, name=name)
         self.momentum = checked_momentum(momentum)
 
-    def _after(self, state: Ends | None, batch: Part) -> Ends:
+    def _after(self, state: Ends | None, batch: BatchSummary) -> Ends:
         return moved(state, (batch.low, batch.high), self.momentum)
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:  # noqa: ARG002

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from detent.errors import RangeError
 from detent.numerics import QParams, Scheme, choose_qparams
-from detent.observers.batch_by_batch import BatchByBatch, Part
+from detent.observers.batch_by_batch import BatchByBatch, BatchSummary
 from detent.observers.histogram import Histogram
 from detent.observers.histogram_observer import HistogramObserver, default_bins
 from detent.observers.moving import Ends, checked_momentum, moved
@@ -42,7 +42,7 @@ class MovingPercentile(BatchByBatch):
         self._bins = default_bins(scheme) if bins is None else bins
         self.percentile, self.momentum = _checked(percentile), checked_momentum(momentum)
 
-    def _after(self, state: Ends | None, batch: Part) -> Ends:
+    def _after(self, state: Ends | None, batch: BatchSummary) -> Ends:
         assert batch.histogram is not None
         symmetric = self.scheme.symmetric
         ends = _clip(batch.histogram, self.percentile, batch.low, batch.high, symmetric=symmetric)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from detent.numerics import QParams, Scheme, refuse_negative
-from detent.observers.batch_by_batch import BatchByBatch, Part
+from detent.observers.batch_by_batch import BatchByBatch, BatchSummary
 from detent.observers.histogram_observer import default_bins
 from detent.observers.power_search import POWER_OF_TWO_ONLY, best_exponent, checked_candidates
 
@@ -25,7 +25,7 @@ class Pow2Mode(BatchByBatch):
         self._bins = default_bins(scheme) if bins is None else bins
         self.candidates = checked_candidates(candidates)
 
-    def _after(self, state: Tensor | None, batch: Part) -> Tensor:
+    def _after(self, state: Tensor | None, batch: BatchSummary) -> Tensor:
         """Votes for each exponent, (rows, exponents)."""
         assert batch.histogram is not None
         exponent = best_exponent(batch.histogram, batch.low, batch.high, self.scheme, self.candidates)

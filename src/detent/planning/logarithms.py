@@ -33,9 +33,9 @@ def logarithms(view: GraphView) -> tuple[dict[fx.Node, str], dict[fx.Node, str]]
     for node in view.graph.nodes:
         if not _is_logarithm(view, node):
             continue
-        behind = _behind(view, node)
-        if _is_spectrogram(view, behind):
-            apart.update(dict.fromkeys(behind, "part of a spectrogram, whose smallest values a logarithm takes"))
+        ancestors = _ancestors(view, node)
+        if _is_spectrogram(view, ancestors):
+            apart.update(dict.fromkeys(ancestors, "part of a spectrogram, whose smallest values a logarithm takes"))
         else:
             near = list(_near(view, node))
             reason = f"{view.layer(node)} is a logarithm, and needs the smallest values"
@@ -75,7 +75,7 @@ def _near(view: GraphView, logarithm: fx.Node) -> Iterator[fx.Node]:
             waiting += _sources(view, node)
 
 
-def _behind(view: GraphView, logarithm: fx.Node) -> list[fx.Node]:
+def _ancestors(view: GraphView, logarithm: fx.Node) -> list[fx.Node]:
     waiting, seen = _sources(view, logarithm), dict[fx.Node, None]()
     while waiting:
         node = waiting.pop()
@@ -85,8 +85,8 @@ def _behind(view: GraphView, logarithm: fx.Node) -> list[fx.Node]:
     return [node for node in seen if node.op != "get_attr"]
 
 
-def _is_spectrogram(view: GraphView, behind: list[fx.Node]) -> bool:
-    return any(_is_power(view, node) for node in behind) and all(_is_linear(view, node) for node in behind)
+def _is_spectrogram(view: GraphView, ancestors: list[fx.Node]) -> bool:
+    return any(_is_power(view, node) for node in ancestors) and all(_is_linear(view, node) for node in ancestors)
 
 
 def _is_power(view: GraphView, node: fx.Node) -> bool:

@@ -24,7 +24,7 @@ def parameters(node: fx.Node, context: Context, *, calls: int) -> Iterator[PlanE
     view = context.view
     kind = view.kinds.get(node)
     if kind is None or not kind.weight or not view.holds_weight(node):
-        yield from _left_alone(node, context)
+        yield from _unsplit_matrices(node, context)
         return
     ((name, axis),) = kind.weight.items()
     weight = _weight(node, context, name=name, axis=axis)
@@ -34,7 +34,7 @@ def parameters(node: fx.Node, context: Context, *, calls: int) -> Iterator[PlanE
         yield _bias(node, context, weight, calls=calls)
 
 
-def _left_alone(node: fx.Node, context: Context) -> Iterator[FloatTensor]:
+def _unsplit_matrices(node: fx.Node, context: Context) -> Iterator[FloatTensor]:
     """Matrices inside operations that are not split into weight and data, such as recurrent layers and user-defined
     operations."""
     view, backend = context.view, context.backend

@@ -18,20 +18,20 @@ _MOST = 256 * 1024  # bytes: the largest that comes with Detent has 1.6 KB, and 
 _LONGEST_KEY = 1000  # dots of a TOML key: its reader takes time and memory with their square
 
 
-class Format(NamedTuple):
+class TextFormat(NamedTuple):
     """Text to data and back. `loads` raises `ValueError` for text that is not of the format."""
 
     loads: Callable[[str], Any]
     dumps: Callable[[dict[str, Any]], str]
 
 
-_YAML = Format(yaml_text.loads, yaml_text.dumps)
+_YAML = TextFormat(yaml_text.loads, yaml_text.dumps)
 
-FORMATS: dict[str, Format] = {
+FORMATS: dict[str, TextFormat] = {
     ".yaml": _YAML,
     ".yml": _YAML,
-    ".json": Format(json_text.loads, json_text.dumps),
-    ".toml": Format(toml_text.loads, toml_text.dumps),
+    ".json": TextFormat(json_text.loads, json_text.dumps),
+    ".toml": TextFormat(toml_text.loads, toml_text.dumps),
 }
 
 
@@ -65,7 +65,7 @@ def write(data: dict[str, Any], path: str | PathLike[str]) -> None:
         raise RecipeError(asked, _reason(error), "choose a path that can be written") from None
 
 
-def _format(path: Path, asked: str) -> Format:
+def _format(path: Path, asked: str) -> TextFormat:
     if path.suffix.lower() not in FORMATS:
         found = f"the suffix {path.suffix!r} is not one of {', '.join(FORMATS)}"
         raise RecipeError(asked, found, nearest(path.suffix, FORMATS, "name the file by its format"))

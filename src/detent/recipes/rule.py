@@ -31,7 +31,7 @@ class Match(Section, frozen=True):
         return all(glob is None or fnmatchcase(word, glob) for glob, word in globs)
 
     def __str__(self) -> str:
-        return " and ".join(f"{field} {glob!r}" for field, glob in self._said())
+        return " and ".join(f"{field} {glob!r}" for field, glob in self._stated())
 
     @model_validator(mode="after")
     def _check(self) -> Match:

@@ -43,7 +43,7 @@ class Section(BaseModel, frozen=True, strict=True, extra="forbid"):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, and only what differs from the default: equal sections give equal dictionaries."""
-        return {name: _plain(value) for name, value in self._said()}
+        return {name: _plain(value) for name, value in self._stated()}
 
     def to_full_dict(self) -> dict[str, Any]:
         """Like `to_dict`, with defaults written out, so that it says the same to a version that has others.
@@ -69,9 +69,9 @@ class Section(BaseModel, frozen=True, strict=True, extra="forbid"):
         raise RecipeError(f"del {type(self).__name__}.{name}", "it is frozen", "make another by replace()")
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
-        return self._said()
+        return self._stated()
 
-    def _said(self) -> Iterator[tuple[str, Any]]:
+    def _stated(self) -> Iterator[tuple[str, Any]]:
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             if field.is_required() or value != field.default:

@@ -70,7 +70,7 @@ def train(config: Config, folder: str | Path, *, resume: bool = False, allow_imp
         raise ArtifactError(f"train in {where}", f"it holds a run, {last}", "use --resume, or choose another folder")
     if resume and not last.exists():
         raise ArtifactError(f"resume in {where}", f"there is no {LAST}", "train without --resume first")
-    with joined_processes(config.train.device) as processes, _alone(where, processes):
+    with joined_processes(config.train.device) as processes, _exclusive(where, processes):
         if processes.first:
             epochs = f"{config.train.epochs} epoch{'s' * (config.train.epochs != 1)}"
             _LOG.info("training %s for %s in %s, %s", config.name, config.backend, where, epochs)
@@ -110,8 +110,8 @@ def deploy_checkpoint(config: Config, path: str | Path, folder: str | Path, *, a
     return Outcome({}, Path(folder), artifact, verdict)
 
 
-def _alone(folder: Path, processes: Processes) -> AbstractContextManager[None]:
-    """One run at a time in a folder; all its processes count as one."""
+def _exclusive(folder: Path, processes: Processes) -> AbstractContextManager[None]:
+    """A context that allows one run at a time in a folder; all its processes count as one."""
     return locked(folder, f"train in {folder}") if processes.first else nullcontext()
 
 

@@ -7,13 +7,13 @@ from typing import Literal, NamedTuple
 
 from detent.recipes import AlgorithmRequest, Recipe, TensorRequest
 
-__all__ = ["Change", "Side", "changes"]
+__all__ = ["RecipeChange", "Side", "changes"]
 
 Side = Literal["weights", "activations"]
 Made = Callable[[Recipe], Recipe]
 
 
-class Change(NamedTuple):
+class RecipeChange(NamedTuple):
     """A named change of a recipe. `side` is the side whose error it reduces; None if it reduces both."""
 
     name: str
@@ -24,18 +24,22 @@ class Change(NamedTuple):
 _OBSERVERS = ("mse", "percentile", "kl")
 
 
-def changes(worse: Side) -> list[Change]:
+def changes(worse: Side) -> list[RecipeChange]:
     """The changes to try, in order, those for the side with the larger error first."""
     of_activations = [
-        Change(f"activations observed by {observer}", _observing(observer, weights=False), "activations")
+        RecipeChange(f"activations observed by {observer}", _observing(observer, weights=False), "activations")
         for observer in _OBSERVERS
     ]
     of_weights = [
-        Change("weights observed by mse", _observing("mse", weights=True), "weights"),
-        Change("equalization", _with_algorithm("equalize", first=True)),
+        RecipeChange("weights observed by mse", _observing("mse", weights=True), "weights"),
+        RecipeChange("equalization", _with_algorithm("equalize", first=True)),
     ]
     ordered = of_weights + of_activations if worse == "weights" else of_activations + of_weights
-    return [*ordered, Change("bias correction", _with_algorithm("bias_correction")), Change("AdaRound", _rounding)]
+    return [
+        *ordered,
+        RecipeChange("bias correction", _with_algorithm("bias_correction")),
+        RecipeChange("AdaRound", _rounding),
+    ]
 
 
 def _observing(observer: str, *, weights: bool) -> Made:

@@ -26,7 +26,7 @@ from detent.quantizers import Role
 from detent.quantizing import calibrated
 from detent.recipes import Match, Recipe, Rule, TensorRequest
 from detent.targets.engines import ENGINES
-from detent.tuning.changes import Change, Side, changes
+from detent.tuning.changes import RecipeChange, Side, changes
 from detent.tuning.metrics import Metric
 from detent.tuning.result import Trial
 
@@ -126,7 +126,7 @@ class Search:
     def _met(self) -> bool:
         return self.best.score >= self.target
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: RecipeChange) -> None:
         """Try a change unless it is known not to help."""
         recipe, side = change.make(self.best.recipe), change.side
         if recipe == self.best.recipe:

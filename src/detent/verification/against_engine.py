@@ -13,7 +13,7 @@ from detent.ir import Encoding
 from detent.ir.roundoff import UNIT, rounds
 from detent.traversal import dependencies_first
 from detent.twin import Step, Twin
-from detent.verification.differences import Allowed, Tally, apart, encoding_by_tensor
+from detent.verification.differences import Allowed, Tally, absolute_difference, encoding_by_tensor
 from detent.verification.ranges import Ranges
 
 __all__ = ["AgainstEngine"]
@@ -166,7 +166,7 @@ class AgainstEngine:
         return self._encodings.get(name) if _whole(ours) or _whole(theirs) else None
 
     def _same(self, name: str, made: Array, seen: Arrays) -> bool:
-        """Codes on the grid of the tensor, if one of both is codes."""
+        """Whether both are the same, as codes on the tensor's grid if one of them is codes."""
         ours, theirs, encoding = made, seen[name], self._encodings.get(name)
         if encoding is not None and _whole(ours) != _whole(theirs):
             ours, theirs = (side if _whole(side) else np.asarray(encoding.quantize(side)) for side in (ours, theirs))
@@ -197,8 +197,8 @@ class AgainstEngine:
             if found is None:
                 return np.zeros(ours.shape, bool)
             value, error = (part.numpy().reshape(ours.shape) for part in (found.value, found.spread))
-            close = apart(*sides) <= max(arithmetic.float_slack, _LAST_BITS) * _largest(value)
-            return close | np.logical_and(*(apart(side, value) <= error for side in sides))
+            close = absolute_difference(*sides) <= max(arithmetic.float_slack, _LAST_BITS) * _largest(value)
+            return close | np.logical_and(*(absolute_difference(side, value) <= error for side in sides))
         codes = [side.astype(np.int64) if _whole(side) else encoding.quantize(side) for side in sides]
         off = self._off(name)
         bounds = ranges.codes(name, encoding, off)

@@ -21,7 +21,7 @@ from detent.ir import Encoding
 from detent.ir.roundoff import UNIT
 from detent.numerics import Rounding, round_to_integer
 from detent.twin import OnnxSpec, Twin
-from detent.verification.differences import Tally, apart
+from detent.verification.differences import Tally, absolute_difference
 from detent.verification.ranges import Ranges
 from detent.verification.simulation import Rounded, Simulated
 
@@ -106,7 +106,7 @@ class AgainstFile:
         distance = np.zeros(codes.shape)
         if impossible.any() or not np.array_equal(ours, real, equal_nan=True):
             distance = np.abs(_rounded(ours, grid, rounding) - codes).astype(np.float64)
-            steps = apart(ours, real) / np.min(grid.scale)
+            steps = absolute_difference(ours, real) / np.min(grid.scale)
             if ranges.rounds_inside(name):
                 # The file has the grid further ahead, behind it operations that move: no real numbers to compare.
                 bounds = ranges.codes(name, grid)
@@ -150,7 +150,7 @@ def _key(scale: Any, zero_point: Any) -> tuple[bytes, bytes]:
 def _beyond(ranges: Ranges, name: str, ours: Array, theirs: Array) -> Array:
     found = ranges.real(name)
     error: Any = 0.0 if found is None or found.error is None else found.error.numpy().reshape(ours.shape)
-    return np.asarray(apart(ours, theirs) > error)
+    return np.asarray(absolute_difference(ours, theirs) > error)
 
 
 def _rounded(values: Array, grid: Encoding, rounding: Rounding) -> npt.NDArray[np.int64]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from detent.ir import Encoding
 from detent.twin import Twin
-from detent.verification.differences import Tally, apart, encoding_by_tensor
+from detent.verification.differences import Tally, absolute_difference, encoding_by_tensor
 from detent.verification.ranges import Ranges
 from detent.verification.simulation import Simulated
 
@@ -53,6 +53,8 @@ class AgainstTwin:
             found = ranges.real(name)
             if found is None or ranges.rounds_inside(name):
                 return np.ones(ours.shape, bool)
-            return np.asarray(apart(ours, theirs.reshape(ours.shape)) <= found.spread.numpy().reshape(ours.shape))
+            return np.asarray(
+                absolute_difference(ours, theirs.reshape(ours.shape)) <= found.spread.numpy().reshape(ours.shape)
+            )
 
         self.tally.compare(name, theirs.reshape(ours.shape), ours, None, allowed)

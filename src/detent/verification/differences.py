@@ -36,7 +36,7 @@ def encoding_by_tensor(graph: Network) -> dict[str, Encoding]:
     return found
 
 
-def apart(ours: Array, theirs: Array) -> npt.NDArray[np.float64]:
+def absolute_difference(ours: Array, theirs: Array) -> npt.NDArray[np.float64]:
     """The distance of real numbers. An infinity, as in a mask, equals only itself."""
     same = ours == theirs
     if same.all():
@@ -76,11 +76,11 @@ class Tally:
                 side.astype(np.float64) if is_code else _in_steps(side, encoding)
                 for side, is_code in zip((ours, theirs), whole, strict=True)
             ]
-            distance = apart(*steps)
+            distance = absolute_difference(*steps)
             # Half a step is where real numbers on a grid stop being the same number of it.
             self.add(name, distance >= 0.5, np.round(distance), "LSB", allowed)
             return
-        distance = apart(ours, theirs) / _largest(theirs)
+        distance = absolute_difference(ours, theirs) / _largest(theirs)
         if allowed is None:
             # A number that is rounded to 16 bits may be rounded to the next one.
             step = float(np.finfo(np.float16).eps) if np.float16 in (ours.dtype, theirs.dtype) else 0.0

@@ -17,7 +17,7 @@ from detent.twin import Twin
 from detent.verification.differences import Tally, encoding_by_tensor
 from detent.verification.verdict import OnCpu, Verdict
 
-__all__ = ["OnCpus", "kinds_apart", "on_others", "require_known", "untrue"]
+__all__ = ["OnCpus", "group_kinds", "on_others", "require_known", "untrue"]
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -36,7 +36,7 @@ def require_known(asked: Iterable[str], arithmetic: str) -> None:
             )
 
 
-def kinds_apart(twin: Twin) -> dict[str, tuple[str, ...]]:
+def group_kinds(twin: Twin) -> dict[str, tuple[str, ...]]:
     """One kind of CPU for each group that computes alike, with all kinds of the group. The CPU at hand stands for its
     group."""
     here = twin.arithmetic.cpu
@@ -49,7 +49,7 @@ def kinds_apart(twin: Twin) -> dict[str, tuple[str, ...]]:
 
 def on_others(here: Twin, inputs: Arrays) -> tuple[OnCpu, ...]:
     """All known kinds, including this one, on a few samples: one after another, because each twin holds the weights."""
-    kinds = kinds_apart(here)
+    kinds = group_kinds(here)
     outputs = here.run(inputs) if kinds else {}
     found: list[OnCpu] = []
     for name, alike in kinds.items():

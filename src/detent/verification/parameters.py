@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from detent.ir import Layout, Network, StoredAs
 
-__all__ = ["Held", "changed_parameters", "parameters_of"]
+__all__ = ["ParameterInFile", "changed_parameters", "parameters_of"]
 
 Array = npt.NDArray[Any]
 
@@ -27,7 +27,7 @@ def changed_parameters(graph: Network, simulated: Mapping[str, Array]) -> Iterat
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class ParameterInFile:
     """A parameter in the file: what is stored, and the real numbers it stands for; `rearranged` if they are in another
     order, with zeros in between."""
 
@@ -65,7 +65,7 @@ class Held:
         )
 
 
-def parameters_of(graph: Network) -> Iterator[Held]:
+def parameters_of(graph: Network) -> Iterator[ParameterInFile]:
     """The real numbers of a network's constants, by the model's parameter names."""
     encodings = {
         read.tensor: read.encoding for op in graph.ops for read in op.inputs if read is not None and read.encoding
@@ -79,4 +79,4 @@ def parameters_of(graph: Network) -> Iterator[Held]:
         told = graph.stored_as.get(tensor, StoredAs(tensor))
         if told.layout is Layout.TRANSPOSED:
             array = array.T
-        yield Held(told.parameter, stored, array, told.layout in (Layout.PHASES, Layout.BLOCKS))
+        yield ParameterInFile(told.parameter, stored, array, told.layout in (Layout.PHASES, Layout.BLOCKS))

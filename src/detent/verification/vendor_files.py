@@ -21,7 +21,7 @@ from detent.targets.base import TensorFacts
 from detent.targets.base.format import Roles
 from detent.targets.formats import FORMATS, QDQ_FILE, find_format
 from detent.traversal import reachable
-from detent.verification.parameters import Held, parameters_of
+from detent.verification.parameters import ParameterInFile, parameters_of
 
 __all__ = ["unchecked_files", "vendor_disagreements"]
 
@@ -97,7 +97,7 @@ class _Known:
     def __init__(self, entries: Mapping[str, Mapping[str, Any]], graph: Network):
         self.entries, self._graph = entries, graph
         self._ops = {op.name: op for op in graph.ops}
-        self._held: dict[str, list[Held]] = {}
+        self._held: dict[str, list[ParameterInFile]] = {}
         for held in parameters_of(graph):
             self._held.setdefault(held.name, []).append(held)
 
@@ -229,7 +229,8 @@ def _row(numbers: Any) -> Floats:
 
 
 def _alike(own: Floats, wanted: Floats, *, in_order: bool) -> bool:
-    """One number in the manifest may stand for every channel; factors, once for every group of channels."""
+    """Whether they are equal. One number in the manifest may stand for all channels; factors, one for every group of
+    channels."""
     if not in_order and own.size != wanted.size and wanted.size % max(own.size, 1) == 0:
         return bool(np.isin(own, wanted).all())
     return (own.size == wanted.size or wanted.size == 1) and bool(np.all(own == wanted))

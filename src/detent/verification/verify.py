@@ -28,7 +28,7 @@ from detent.verification.batches import Batch, unpack_batches
 from detent.verification.causes import causes
 from detent.verification.ends import Ends
 from detent.verification.files import disagreements
-from detent.verification.on_cpus import OnCpus, kinds_apart, on_others, require_known, untrue
+from detent.verification.on_cpus import OnCpus, group_kinds, on_others, require_known, untrue
 from detent.verification.parameters import changed_parameters
 from detent.verification.second_size import double_free_sizes
 from detent.verification.simulation import Simulated, Simulation
@@ -201,7 +201,7 @@ class _Verification:
         if self.against_engine.first_defect is None:
             return None
         inputs, shown, outputs = self.against_engine.first_defect
-        for name in kinds_apart(self.twin):
+        for name in group_kinds(self.twin):
             other = AgainstEngine(Twin(self.twin.graph, type(self.twin.arithmetic)(name)))
             other.add(inputs, shown, outputs, {})
             if not other.tally.impossible:

@@ -5,7 +5,7 @@ import torch
 
 import detent
 from detent.algorithms import brecq, finetune_scales, finetune_weights, qdrop
-from detent.algorithms.common.samples import Sample, Samples
+from detent.algorithms.common.samples import BlockSamples, Sample
 from detent.errors import SchemeError
 from detent.graph import quantizers_of
 from detent.quantizers import QDrop
@@ -121,7 +121,7 @@ def cached(*sizes):
 
 
 def test_rows_are_drawn_from_all_calls_together_with_their_targets():
-    samples = Samples(cached(4, 4, 4), batch=6, drop=0.0, seed=0)
+    samples = BlockSamples(cached(4, 4, 4), batch=6, drop=0.0, seed=0)
     seen = set()
     for _ in range(20):
         (x,), wanted = samples.draw()
@@ -132,7 +132,7 @@ def test_rows_are_drawn_from_all_calls_together_with_their_targets():
 
 
 def test_a_share_of_the_inputs_is_float():
-    samples = Samples(cached(400), batch=400, drop=0.25, seed=0)
+    samples = BlockSamples(cached(400), batch=400, drop=0.25, seed=0)
     (x,), _ = samples.draw()
     # 800 draws at 1/4: 0.25 +- 0.06 is four standard deviations.
     assert 0.19 < float((x == -1).float().mean()) < 0.31
@@ -141,6 +141,6 @@ def test_a_share_of_the_inputs_is_float():
 def test_calls_are_drawn_whole_where_rows_do_not_agree():
     mask = torch.zeros(1, 5)
     odd = [Sample((torch.ones(4, 2), mask), (torch.ones(4, 2), mask), torch.ones(4, 2))]
-    inputs, wanted = Samples(odd, batch=2, drop=0.0, seed=0).draw()
+    inputs, wanted = BlockSamples(odd, batch=2, drop=0.0, seed=0).draw()
     assert [tuple(value.shape) for value in inputs] == [(4, 2), (1, 5)]
     assert wanted.shape == (4, 2)

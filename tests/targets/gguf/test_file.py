@@ -13,7 +13,7 @@ from detent.numerics import super_block_scales
 from detent.planning.mixes import MixedWeight
 from detent.targets.gguf.architecture import interleaved, split_halves, values_of
 from detent.targets.gguf.block_types import TYPES, Coded, real_numbers
-from detent.targets.gguf.container import Container, Held, read, write
+from detent.targets.gguf.container import Container, GgufTensor, read, write
 from detent.targets.gguf.file import FILE, SIZES, read_gguf
 from detent.targets.gguf.mix import mixed, type_in_mix
 from detent.verification.vendor_files import vendor_disagreements
@@ -64,7 +64,7 @@ def test_bytes_of_a_block():
 
 def test_a_container_comes_back():
     values = {"a": "text", "b": True, "c": 7, "d": 0.5, "e": ["x", "yz"], "f": [1, -2]}
-    tensors = {"w": Held((2, 3), 0, np.arange(6, dtype="<f4").tobytes()), "v": Held((1,), 0, bytes(4))}
+    tensors = {"w": GgufTensor((2, 3), 0, np.arange(6, dtype="<f4").tobytes()), "v": GgufTensor((1,), 0, bytes(4))}
     content = write(Container(values, tensors))
     found = read(content, SIZES)
     assert found.values == values
@@ -78,7 +78,7 @@ def test_a_container_comes_back():
 
 
 def test_a_tensor_without_numbers_is_refused():
-    content = write(Container({}, {"w": Held((0, 32), 8, b""), "v": Held((1,), 0, bytes(4))}))
+    content = write(Container({}, {"w": GgufTensor((0, 32), 8, b""), "v": GgufTensor((1,), 0, bytes(4))}))
     with pytest.raises(ArtifactError, match="w has a dimension of 0"):
         read(content, SIZES)
 

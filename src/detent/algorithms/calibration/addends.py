@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from torch import fx, nn
 
@@ -39,8 +38,7 @@ def align_addends(prepared: PreparedModel) -> list[str]:
                 if addend is not None and total is not None:
                     addend.initialize(total.qparams())
                     changed.append(addend.name)
-    notes = tuple(note for note in prepared.plan.notes if not note.startswith(_NOTE))
-    prepared.plan = replace(prepared.plan, notes=(*notes, _NOTE + ", ".join(changed)) if changed else notes)
+    prepared.plan = prepared.plan.with_note(_NOTE, ", ".join(changed))
     return changed
 
 

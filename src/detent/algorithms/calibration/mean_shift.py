@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -106,9 +105,7 @@ def correct_mean_shift(
         if layer.bias_quantizer is not None:
             layer.bias_quantizer.initialize(measured(layer.bias_quantizer, [bias.detach()]))
         corrected.append(layer.name)
-    notes = tuple(note for note in prepared.plan.notes if not note.startswith(_NOTE))
-    added = (f"{_NOTE}{len(corrected)} layers",) if corrected else ()
-    prepared.plan = replace(prepared.plan, notes=(*notes, *added))
+    prepared.plan = prepared.plan.with_note(_NOTE, f"{len(corrected)} layers" if corrected else "")
     return corrected
 
 

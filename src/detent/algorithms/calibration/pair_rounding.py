@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -127,9 +126,7 @@ def round_pairs(
             prepared.corrected[weight] = (before, weight.detach().clone())
         else:
             weight.copy_(before)
-    notes = tuple(note for note in prepared.plan.notes if not note.startswith(_NOTE))
-    added = (f"{_NOTE}{len(floats)} layers",) if floats else ()
-    prepared.plan = replace(prepared.plan, notes=(*notes, *added))
+    prepared.plan = prepared.plan.with_note(_NOTE, f"{len(floats)} layers" if floats else "")
     return floats
 
 

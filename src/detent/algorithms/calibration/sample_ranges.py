@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -87,9 +86,7 @@ def choose_ranges(prepared: PreparedModel, found: Sequence[SampleRange], batches
             taken = noise_of(wanted, outputs_of(prepared, batches), device) < _CLEAR_GAIN * before
         if not taken:
             whole.restore()
-    notes = tuple(note for note in prepared.plan.notes if not note.startswith(_NOTE))
-    added = (f"{_NOTE}{len(clipped)} tensors",) if taken else ()
-    prepared.plan = replace(prepared.plan, notes=(*notes, *added))
+    prepared.plan = prepared.plan.with_note(_NOTE, f"{len(clipped)} tensors" if taken else "")
     return taken
 
 

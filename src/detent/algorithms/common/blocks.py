@@ -43,7 +43,7 @@ class Block:
 def blocks_of(graph: fx.Graph, modules: Mapping[str, nn.Module], layers: Sequence[Layer]) -> list[Block]:
     """The blocks of a graph in order; every layer belongs to one."""
     by_node = {layer.node: layer for layer in layers}
-    behind = _behind(graph, by_node)
+    behind = _descendants(graph, by_node)
     blocks: list[list[fx.Node]] = []
     chain = 0  # how many layers of a plain chain the last block has; 0 where it cannot take another
     waiting: list[fx.Node] = []
@@ -67,7 +67,7 @@ def blocks_of(graph: fx.Graph, modules: Mapping[str, nn.Module], layers: Sequenc
     return [_block(nodes, by_node) for nodes in blocks]
 
 
-def _behind(graph: fx.Graph, layers: Iterable[fx.Node]) -> set[fx.Node]:
+def _descendants(graph: fx.Graph, layers: Iterable[fx.Node]) -> set[fx.Node]:
     """The nodes that depend on a layer. Values computed from inputs only, such as masks, do not prevent a cut."""
     found = set(layers)
     for node in graph.nodes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -23,6 +24,15 @@ class Deviation:
         self.count = 0
         self.signal = self.noise = self.other = self.product = 0.0
 
+    @classmethod
+    def between(cls, wanted: Sequence[Sequence[Tensor]], got: Sequence[Sequence[Tensor]]) -> Deviation:
+        """Of all tensors of all batches, such as the outputs of two networks."""
+        deviation = cls()
+        for wants, haves in zip(wanted, got, strict=True):
+            for want, have in zip(wants, haves, strict=True):
+                deviation.add(want, have)
+        return deviation
+
     def add(self, wanted: Tensor, got: Tensor) -> None:
         wanted, got = wanted.detach().double().flatten(), got.detach().double().flatten()
         self.count += wanted.numel()
@@ -37,7 +47,7 @@ class Deviation:
 
     @property
     def relative(self) -> float:
-        """Noise over signal; 0 if both are zero, infinite if only the signal is."""
+        """Noise over signal; 0 without noise, infinite if only the signal is zero."""
         if self.noise == 0:
             return 0.0
         return self.noise / self.signal if self.signal else math.inf

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from detent.algorithms.common.binding import Values
 from detent.algorithms.common.floating import as_float
 from detent.algorithms.common.layers import Layer
-from detent.algorithms.common.moments_core import Moments, columns
+from detent.algorithms.common.moments_core import ErrorMoments, columns
 from detent.algorithms.common.walk import RecordedCall, Walk, compute
 
 __all__ = ["Grams", "moments_of", "pairs"]
@@ -42,13 +42,13 @@ def _copied(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else value
 
 
-def moments_of(walk: Walk, layer: Layer, calls: Sequence[RecordedCall]) -> Moments:
+def moments_of(walk: Walk, layer: Layer, calls: Sequence[RecordedCall]) -> ErrorMoments:
     """The error of the layer's output over some calls, as a function of its weight."""
     op = layer.op
     groups = 1 if layer.kind == "linear" else int(op.groups)
     source = _source(layer)
     with torch.no_grad(), as_float(walk.prepared):
-        moments = Moments.empty(layer.weight.detach(), groups)  # the float one, if an algorithm has changed it
+        moments = ErrorMoments.empty(layer.weight.detach(), groups)  # the float one, if an algorithm has changed it
         for call in calls:
             wanted = compute(layer.node, call.wanted, walk.modules, walk.region)
             with_inputs = compute(layer.node, call.got, walk.modules, walk.region)

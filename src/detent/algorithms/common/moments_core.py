@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Moments", "columns", "columns_at", "has_columns", "outputs_of_a_sample"]
+__all__ = ["ErrorMoments", "columns", "columns_at", "has_columns", "outputs_of_a_sample"]
 
 _MOST_COLUMNS = 4608  # 85 MB of H; a 3x3 convolution of 512 channels
 _MOST_INPUTS = 16384  # 1 GB of H; the widest layers of language models of 8 billion weights have 14,336
@@ -90,7 +90,7 @@ def outputs_of_a_sample(x: Tensor, op: Any, kind: str) -> int:
 
 
 @dataclass
-class Moments:
+class ErrorMoments:
     """H, R and r of the formula above for one layer, its outputs in groups: (groups, outputs of one, inputs of one)."""
 
     weight: Tensor
@@ -100,7 +100,7 @@ class Moments:
     count: int
 
     @classmethod
-    def empty(cls, weight: Tensor, groups: int) -> Moments:
+    def empty(cls, weight: Tensor, groups: int) -> ErrorMoments:
         """For a weight whose first axis is the outputs."""
         rows = weight.detach().reshape(groups, weight.shape[0] // groups, -1)
         size = rows.shape[2]

@@ -11,7 +11,7 @@ from detent.graph import kind_of
 from detent.quantizers import Quantizer
 from detent.traversal import reachable
 
-__all__ = ["behind", "giver_of", "is_passed", "users_of"]
+__all__ = ["behind", "is_passed", "producer_of", "users_of"]
 
 
 def is_passed(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
@@ -28,7 +28,7 @@ def behind(node: fx.Node | None, modules: Mapping[str, nn.Module]) -> fx.Node | 
     return node
 
 
-def giver_of(node: fx.Node, modules: Mapping[str, nn.Module]) -> fx.Node | None:
+def producer_of(node: fx.Node, modules: Mapping[str, nn.Module]) -> fx.Node | None:
     """The producer of a layer's input."""
     return behind(source_of(node), modules)
 

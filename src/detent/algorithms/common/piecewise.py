@@ -14,18 +14,18 @@ from detent.algorithms.common.whole import Whole
 from detent.graph import PreparedModel
 from detent.progress import progress
 
-__all__ = ["LeftAlone", "Outcome", "each_layer", "piece_by_piece"]
+__all__ = ["Outcome", "Skipped", "each_layer", "piece_by_piece"]
 
 
 @dataclass(frozen=True)
-class LeftAlone:
+class Skipped:
     """A place that an algorithm skips, and why."""
 
     place: str
     reason: str
 
 
-Outcome = Change | LeftAlone
+Outcome = Change | Skipped
 
 
 def piece_by_piece(
@@ -47,7 +47,7 @@ def piece_by_piece(
             notes.extend(walk.notes)
             for outcome in improve(walk):
                 bar.advance(passed + walk.position, facts=outcome.place)
-                if isinstance(outcome, LeftAlone):
+                if isinstance(outcome, Skipped):
                     skipped[outcome.place] = outcome.reason
                 else:
                     changes.append(outcome)
@@ -73,7 +73,7 @@ def each_layer(
     def layers(walk: Walk) -> Iterator[Outcome]:
         for layer in layers_of(walk.region, walk.path, walk.mode):
             if reason := why_not(layer):
-                yield LeftAlone(layer.name, reason)
+                yield Skipped(layer.name, reason)
                 continue
             walk.to(layer.node)
             yield improve(walk, layer)

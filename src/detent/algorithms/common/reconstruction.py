@@ -19,7 +19,7 @@ from detent.algorithms.common.blocks import Block
 from detent.algorithms.common.errors_core import Deviation
 from detent.algorithms.common.floating import as_float
 from detent.algorithms.common.report import Change, better
-from detent.algorithms.common.samples import Sample, Samples
+from detent.algorithms.common.samples import BlockSamples, Sample
 from detent.algorithms.common.walk import RecordedCall, Walk, compute
 from detent.graph import PreparedModel
 from detent.quantizers import AdaRound, QDrop, Quantizer
@@ -100,7 +100,7 @@ def reconstruct(walk: Walk, block: Block, options: Reconstruction, choose: Choic
 def _learn(walk: Walk, block: Block, learned: Learned, options: Reconstruction, *, scale: float) -> None:
     """Adam on the squared error divided by `scale`, so that one strength of the penalty suits blocks of any
     magnitude."""
-    samples = Samples(_cached(walk, block), options.batch, options.drop, options.seed)
+    samples = BlockSamples(_cached(walk, block), options.batch, options.drop, options.seed)
     roundings = {quantizer.rounding for quantizer, _ in learned.roundings}
     optimizer = torch.optim.Adam([{"params": [p], "lr": rate} for p, rate in learned.rates.items()])
     count = max(1, sum(weight.numel() for _, weight in learned.roundings))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Sample", "Samples"]
+__all__ = ["BlockSamples", "Sample"]
 
 
 class Sample(NamedTuple):
@@ -19,7 +19,7 @@ class Sample(NamedTuple):
     output: Tensor
 
 
-class Samples:
+class BlockSamples:
     """Draws rows from all calls if every tensor has one row per sample, otherwise whole calls."""
 
     def __init__(self, cached: Sequence[Sample], batch: int, drop: float, seed: int):

@@ -17,7 +17,7 @@ from detent.algorithms.common.snapshot import Snapshot
 from detent.algorithms.common.whole import verdict
 from detent.graph import PreparedModel, observing
 
-__all__ = ["TRIAL_ROWS", "Trial", "calibrate", "output_error"]
+__all__ = ["TRIAL_ROWS", "OutputTrial", "calibrate", "output_error"]
 
 TRIAL_ROWS = 256  # of samples to calibrate on, and of samples to judge by: there may be many ways to try
 
@@ -36,14 +36,10 @@ def output_error(
 ) -> float:
     """Noise over signal at the outputs after calibrating on `train`; `wanted` are the float outputs on `judge`."""
     calibrate(prepared, train)
-    deviation = Deviation()
-    for ours, theirs in zip(outputs_of(prepared, judge), wanted, strict=True):
-        for got, want in zip(ours, theirs, strict=True):
-            deviation.add(want, got)
-    return deviation.relative
+    return Deviation.between(wanted, outputs_of(prepared, judge)).relative
 
 
-class Trial:
+class OutputTrial:
     """A model before an algorithm that runs before calibration: its tensors, and the error of its quantized outputs.
 
     `judge` are the samples to judge by, `wanted` the float outputs on them.

@@ -39,13 +39,8 @@ class Whole:
         return judged, outputs
 
     def _error(self) -> float:
-        deviation = Deviation()
         with evaluating(self._prepared):
-            got = outputs_of(self._prepared, self._judge)
-        for theirs, ours in zip(self._wanted, got, strict=True):
-            for want, have in zip(theirs, ours, strict=True):
-                deviation.add(want, have)
-        return deviation.relative
+            return Deviation.between(self._wanted, outputs_of(self._prepared, self._judge)).relative
 
 
 def verdict(changes: Iterable[Change], before: float, after: float) -> tuple[tuple[Change, ...], Change]:

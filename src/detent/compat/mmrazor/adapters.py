@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 
 from detent.compat.mmrazor.modules import FakeQuantizeBase
 from detent.compat.mmrazor.observers import MinMaxObserver, arguments_of, sync_tensor
+from detent.compat.users_code import users_code
 from detent.errors import RangeError, RegistrationError
 from detent.numerics import QParams, Scheme
 from detent.observers import OBSERVERS, Observer
@@ -65,15 +68,17 @@ class _AdaptedObserver(Observer):
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor"):
         super().__init__(scheme, name=name)
-        self._observer = self.theirs(**arguments_of(scheme), **self.options)
+        with _code_of(self, f"make it for {name!r}"):
+            self._observer = self.theirs(**arguments_of(scheme), **self.options)
 
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:  # noqa: ARG002
-        self._observer.to(x.device)(x)
+        with _code_of(self, f"observe {self.name!r}"):
+            self._observer.to(x.device)(x)
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:  # noqa: ARG002
-        scale, zero_point = (
-            _shaped(found.detach().double(), low.shape) for found in self._observer.calculate_qparams()
-        )
+        with _code_of(self, f"calculate_qparams for {self.name!r}"):
+            given = self._observer.calculate_qparams()
+        scale, zero_point = (_shaped(found.detach().double(), low.shape) for found in given)
         return QParams(sync_tensor(scale).float(), sync_tensor(zero_point).round().to(torch.int64))
 
 
@@ -86,7 +91,8 @@ class _AdaptedQuantizer(Quantizer):
 
     def __init__(self, scheme: Scheme, shape: Sequence[int], *, role: Role = "activation", name: str = "tensor"):
         super().__init__(scheme, shape, role=role, name=name)
-        made: Any = self.theirs(**arguments_of(scheme), **self.options)
+        with _code_of(self, f"make it for {name!r}"):
+            made: Any = self.theirs(**arguments_of(scheme), **self.options)
         # As torch has them: a tensor with one scale has one of shape (1,).
         made.scale.data = self._unset().reshape(-1)
         made.zero_point.data = torch.zeros_like(made.scale.data, dtype=made.zero_point.dtype)
@@ -99,7 +105,8 @@ class _AdaptedQuantizer(Quantizer):
             self.add_module(key, part)
 
     def qparams(self) -> QParams:
-        scale, zero_point = self._with_our_tensors().calculate_qparams()
+        with _code_of(self, f"calculate_qparams for {self.name!r}"):
+            scale, zero_point = self._with_our_tensors().calculate_qparams()
         if bool((scale <= 0).any()):
             raise RangeError(
                 f"{self.theirs.__name__}.calculate_qparams for {self.name!r} gives the scale {float(scale.min()):g}",
@@ -124,7 +131,8 @@ class _AdaptedQuantizer(Quantizer):
                 return
 
     def _fake_quantize(self, x: Tensor) -> Tensor:
-        value: Tensor = self._with_our_tensors()(x)
+        with _code_of(self, f"quantize {self.name!r}"):
+            value: Tensor = self._with_our_tensors()(x)
         return value
 
     def _with_our_tensors(self) -> Any:
@@ -134,6 +142,11 @@ class _AdaptedQuantizer(Quantizer):
         made._buffers.update(self._buffers)
         made.training = self.training
         return made
+
+
+def _code_of(adapter: _AdaptedObserver | _AdaptedQuantizer, asked: str) -> AbstractContextManager[None]:
+    """Mistakes of a user's class are answered with the line."""
+    return users_code(f"{adapter.theirs.__name__}: {asked}", package=sys.modules[__package__])
 
 
 def _shaped(values: Tensor, shape: Sequence[int]) -> Tensor:

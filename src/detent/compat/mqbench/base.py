@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from detent import observers, quantizers
-from detent.compat.mqbench.users_code import users_code
+from detent.compat.users_code import users_code
 from detent.errors import RangeError, SchemeError
 from detent.numerics import IntGrid, PerChannel, PerTensor, QParams, Scheme, choose_qparams
 from detent.observers import Observer
@@ -135,14 +135,17 @@ class _Observing(Observer):
 
     def __init__(self, scheme: Scheme, *, name: str = "tensor"):
         super().__init__(scheme, name=name)
-        self._observer = self.made_of(**_arguments(scheme))
+        with users_code(f"make {self.made_of.__name__} for {name!r}"):
+            self._observer = self.made_of(**_arguments(scheme))
 
     def _observe(self, x: Tensor, low: Tensor, high: Tensor) -> None:
-        self._observer(x)
+        with users_code(f"run {self.made_of.__name__} on {self.name!r}"):
+            self._observer(x)
         self._shape = torch.maximum(low, high).shape
 
     def _qparams(self, low: Tensor, high: Tensor) -> QParams:  # noqa: ARG002
-        scale, zero_point = self._observer.calculate_qparams()[:2]
+        with users_code(f"calculate_qparams of {self.made_of.__name__} for {self.name!r}"):
+            scale, zero_point = self._observer.calculate_qparams()[:2]
         for name, value in (("scales", scale), ("zero points", zero_point)):
             if value.numel() != self._shape.numel():
                 raise SchemeError(

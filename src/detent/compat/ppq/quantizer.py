@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
@@ -18,6 +19,7 @@ from detent.compat.ppq.policy import QuantizationPolicy, QuantizationProperty, Q
 from detent.compat.ppq.settings import DispatchingTable, QuantizationSetting
 from detent.compat.ppq.splitting import split
 from detent.compat.ppq.translation import exactly, kinds_of, translated
+from detent.compat.users_code import users_code
 from detent.errors import RangeError, RecipeError, RegistrationError, UnknownNameError
 from detent.preparing import prepare
 from detent.recipes import Recipe
@@ -135,7 +137,8 @@ class BaseQuantizer:
         return translated(self._graph, self.target_platform, setting)
 
     def _config(self, operation: Operation) -> OperationQuantizationConfig:
-        config: Any = self.init_quantize_config(operation)
+        with users_code(f"the config of {operation.name!r}", package=sys.modules[__package__]):
+            config: Any = self.init_quantize_config(operation)
         if not isinstance(config, OperationQuantizationConfig):
             code = self.init_quantize_config.__func__.__code__  # type: ignore[attr-defined]
             raise RecipeError(

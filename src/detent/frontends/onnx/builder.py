@@ -32,7 +32,8 @@ class Constant:
 
     @property
     def trainable(self) -> bool:
-        """A number, alone or repeated, is part of a formula, and a mask of infinities is one: neither is learned."""
+        """Whether it is a parameter to train: not a single (or repeated) number, which is part of a formula, and not a
+        mask of infinities."""
         values = self.tensor
         if self.learned is not None:
             return self.learned

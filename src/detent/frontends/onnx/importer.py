@@ -16,7 +16,7 @@ from detent.frontends.onnx.builder import Constant, FxBuilder, Value
 from detent.frontends.onnx.call import Call, label
 from detent.frontends.onnx.canonicalize.affine_folding import fold_affine_steps
 from detent.frontends.onnx.canonicalize.control_flow import branch_of, one_operation
-from detent.frontends.onnx.canonicalize.decomposed import whole_function
+from detent.frontends.onnx.canonicalize.decomposed import fused_function
 from detent.frontends.onnx.canonicalize.flattening import inline_functions, with_branches
 from detent.frontends.onnx.canonicalize.sequences import remove_sequences
 from detent.frontends.onnx.canonicalize.standard import use_standard_operators
@@ -198,7 +198,7 @@ class _Walk:
         if not understood(node.op_type, self._opset):
             call.refuse(f"opset {self._opset} gives it another meaning", "convert the model to opset 9 to 23")
         try:
-            given = whole_function(call) or known_part(call) or converter(call)
+            given = fused_function(call) or known_part(call) or converter(call)
         except OnnxError:
             raise
         except Exception as error:  # shapes, types or attributes that contradict each other

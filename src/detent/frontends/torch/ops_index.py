@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from onnx import TensorProto
 
 from detent.errors import DeployError
 from detent.frontends.torch.builder import Builder, Read
@@ -34,7 +35,8 @@ def getitem(b: Builder, input: Any, index: Any) -> Any:
         if part is None:
             continue
         if isinstance(part, slice) and part != slice(None):
-            bounds = (axis, part.start or 0, END if part.stop is None else part.stop, part.step or 1)
+            stop = END if part.stop is None else part.stop
+            bounds = (axis, _place(b, part.start or 0), _place(b, stop), part.step or 1)
         elif isinstance(part, int):
             bounds = (axis, part, part + 1 if part != -1 else END, 1)
         elif isinstance(part, Free):
@@ -54,6 +56,13 @@ def getitem(b: Builder, input: Any, index: Any) -> Any:
         return reshape(b, input)
     inputs = slice_inputs(b, input, *cuts)
     return reshape(b, Ref(b.emit("Slice", inputs), (), input.dtype)) if reshaped else b.final("Slice", inputs)
+
+
+def _place(b: Builder, bound: Any) -> Any:
+    """Where a slice begins or ends; a tensor of one number, as of `torch.tensor(x.size(1))`, is a size."""
+    if not isinstance(bound, Ref):
+        return bound
+    return Free(b.emit("Reshape", [b.emit("Cast", [bound], to=int(TensorProto.INT64)), b.integers([1])]))
 
 
 def _picked(b: Builder, x: Ref, parts: list[Any]) -> Ref:

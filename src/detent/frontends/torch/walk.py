@@ -310,7 +310,7 @@ def _why(prepared: PreparedModel, path: str = "") -> str:
 
 
 def _is_record(node: fx.Node) -> bool:
-    """A dataclass or named tuple that holds what the model returns."""
+    """Whether it is a dataclass or named tuple returned by the model."""
     return isinstance(node.target, type) and (dataclasses.is_dataclass(node.target) or issubclass(node.target, tuple))
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from detent.errors import CaptureError, DetentError
 from detent.graph.capture.capturable import validate_inputs
 from detent.graph.capture.custom_tracer import CustomTracer
-from detent.graph.capture.exporting import Attributes, Exported, Exporter, attributes_of
+from detent.graph.capture.exporting import Attributes, ExportedGraph, Exporter, attributes_of
 from detent.graph.capture.functional_dropout import dropout_as_modules
 from detent.graph.capture.out_of_place import CONSTANT
 from detent.graph.capture.replaying import ReadsNumbersError
@@ -36,7 +36,7 @@ from detent.quantizers import Quantizer
 
 __all__ = ["Captured", "capture"]
 
-_WAYS: Mapping[Callable[..., Exported], str] = {
+_WAYS: Mapping[Callable[..., ExportedGraph], str] = {
     Exporter.export: "came through torch.export",
     Exporter.replay: "was recorded while it ran",
 }
@@ -202,7 +202,7 @@ class _Capture:
         refused = []
         for way, name in _WAYS.items():
 
-            def graphs(way: Any = way) -> dict[str, Exported]:
+            def graphs(way: Any = way) -> dict[str, ExportedGraph]:
                 return {m: way(each, constants[m], owns_inputs=not path) for m, each in exporters.items()}
 
             try:

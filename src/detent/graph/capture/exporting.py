@@ -34,7 +34,7 @@ from detent.graph.capture.running import Inputs, arguments_of, flat, fresh, map_
 from detent.graph.capture.shape_guards import as_traced, doubled
 from detent.graph.decompositions.table import without_fast_path
 
-__all__ = ["Attributes", "Exported", "Exporter", "attributes_of"]
+__all__ = ["Attributes", "ExportedGraph", "Exporter", "attributes_of"]
 
 Attributes = Mapping[nn.Module, Mapping[str, Any]]
 
@@ -49,7 +49,7 @@ def attributes_of(root: nn.Module) -> Attributes:
     }
 
 
-class Exported(NamedTuple):
+class ExportedGraph(NamedTuple):
     """A graph, the modules in it that must not work in place any more, and the classes of what it does not return."""
 
     graph: fx.Graph
@@ -66,7 +66,7 @@ class Exporter:
         self._module, self._inputs, self._is_leaf = module, inputs, is_leaf
         self._attributes = {each: attributes[each] for each in module.modules() if each in attributes}
 
-    def export(self, constants: Mapping[str, Any], *, owns_inputs: bool) -> Exported:
+    def export(self, constants: Mapping[str, Any], *, owns_inputs: bool) -> ExportedGraph:
         """The graph, which does not take the arguments in `constants`. The error is the first of several attempts'."""
         larger = doubled(self._inputs)  # torch.export takes a size of 1 for a constant
         first: Exception | None = None
@@ -81,7 +81,7 @@ class Exporter:
         assert first is not None
         raise first
 
-    def replay(self, constants: Mapping[str, Any], *, owns_inputs: bool) -> Exported:
+    def replay(self, constants: Mapping[str, Any], *, owns_inputs: bool) -> ExportedGraph:
         """The graph of what is called when the module runs, on two batches. On one if it takes no other."""
         larger = doubled(self._inputs)
         try:
@@ -99,13 +99,13 @@ class Exporter:
         refuse_other_inputs(recorder.graph, recorder.inputs, other.inputs)
         return self._completed(recorder, owns_inputs)
 
-    def _completed(self, recorder: CallRecorder, owns_inputs: bool) -> Exported:
+    def _completed(self, recorder: CallRecorder, owns_inputs: bool) -> ExportedGraph:
         for name, tensor in recorder.constants.items():
             self._module.register_buffer(name, tensor.detach(), persistent=False)
         in_place = write_out_of_place(recorder.graph, self._module, owns_inputs=owns_inputs)
         recorder.graph.eliminate_dead_code(_has_effect)
         recorder.graph.lint()
-        return Exported(recorder.graph, in_place, recorder.dropped)
+        return ExportedGraph(recorder.graph, in_place, recorder.dropped)
 
     def _replayed(self, inputs: Inputs, constants: Mapping[str, Any]) -> CallRecorder:
         """The calls recorded while the module runs on `inputs`."""
@@ -165,7 +165,7 @@ class Exporter:
 
     @contextmanager
     def _as_before_running(self) -> Iterator[None]:
-        """With the attributes that the modules had then; they keep nothing that is set inside."""
+        """A context in which modules have the attributes they had before running; changes inside are discarded."""
         now = {module: dict(vars(module)) for module in self._module.modules()}
         buffers = {module: dict(module._buffers) for module in now}
         try:

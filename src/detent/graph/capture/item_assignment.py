@@ -17,7 +17,7 @@ from torch import Tensor, fx
 __all__ = ["assigned", "becomes"]
 
 
-class Part(NamedTuple):
+class AssignedPart(NamedTuple):
     """The assigned part of one axis: its indices, how they are written, whether the last of them is the end of the
     axis, and whether the assigned value lacks this axis (`y[:, 0] = z`). `size` is that of the axis, if the indices are
     not contiguous."""
@@ -66,11 +66,11 @@ def assigned(proxy: fx.Proxy, index: Any, value: Any, examples: Examples) -> Any
     return _joined(proxy, parts, lambda part: value if shapes == wanted else value.expand_as(part))
 
 
-def _length(axis: int, size: int, parts: Sequence[Part]) -> int:
+def _length(axis: int, size: int, parts: Sequence[AssignedPart]) -> int:
     return next((len(part.places) for part in parts if part.axis == axis), size)
 
 
-def _joined(whole: Any, parts: Sequence[Part], filled: Callable[[Any], Any]) -> Any:
+def _joined(whole: Any, parts: Sequence[AssignedPart], filled: Callable[[Any], Any]) -> Any:
     """`whole` with `filled(part)` in the place of a part, axis by axis."""
     if not parts:
         return filled(whole)
@@ -91,7 +91,7 @@ def _cut(whole: Any, axis: int, index: Any) -> Any:
     return whole[(*[slice(None)] * axis, index)]
 
 
-def _parts(index: Any, shape: tuple[int, ...]) -> list[Part] | None:
+def _parts(index: Any, shape: tuple[int, ...]) -> list[AssignedPart] | None:
     """The axes of which a part is assigned; None if it is not made of slices and numbers."""
     given = list(index) if isinstance(index, tuple) else [index]
     if any(one is Ellipsis for one in given):
@@ -105,14 +105,14 @@ def _parts(index: Any, shape: tuple[int, ...]) -> list[Part] | None:
     return None if None in parts else [part for part in parts if part is not None and part.index != slice(None)]
 
 
-def _part(axis: int, index: Any, size: int) -> Part | None:
+def _part(axis: int, index: Any, size: int) -> AssignedPart | None:
     """Of the whole axis the index is `:`."""
     if type(index) is int and -size <= index < size:
         place = index % size
-        return Part(axis, (place,), slice(place, place + 1), place + 1 == size, True)
+        return AssignedPart(axis, (place,), slice(place, place + 1), place + 1 == size, True)
     if isinstance(index, list) and index and all(type(one) is int and -size <= one < size for one in index):
         places = tuple(one % size for one in index)
-        return Part(axis, places, list(places), False, False, size) if len(set(places)) == len(places) else None
+        return AssignedPart(axis, places, list(places), False, False, size) if len(set(places)) == len(places) else None
     if not isinstance(index, slice):
         return None
     if not all(type(end) in (int, type(None)) for end in (index.start, index.stop, index.step)):
@@ -121,9 +121,9 @@ def _part(axis: int, index: Any, size: int) -> Part | None:
     if not places:
         return None
     if places == tuple(range(size)):
-        return Part(axis, (), slice(None), True, False)
+        return AssignedPart(axis, (), slice(None), True, False)
     if len(places) > 1 and places[1] - places[0] > 1:
-        return Part(
+        return AssignedPart(
             axis,
             places,
             slice(places[0], None if index.stop is None else places[-1] + 1, index.step),
@@ -131,4 +131,4 @@ def _part(axis: int, index: Any, size: int) -> Part | None:
             False,
             size,
         )
-    return Part(axis, places, slice(places[0], places[-1] + 1), places[-1] + 1 == size, False)
+    return AssignedPart(axis, places, slice(places[0], places[-1] + 1), places[-1] + 1 == size, False)

@@ -112,7 +112,7 @@ def _is_size(node: fx.Node) -> bool:
 
 @contextmanager
 def _without_tracing() -> Iterator[None]:
-    """Modules as they are: while torch.fx traces, a call of one, and a look at a parameter, makes a node."""
+    """A context without torch.fx's patches of modules, which turn calls and parameter accesses into nodes."""
     with mock.patch.object(nn.Module, "__call__", _CALL), mock.patch.object(nn.Module, "__getattr__", _GETATTR):
         yield
 

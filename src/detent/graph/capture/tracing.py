@@ -271,7 +271,7 @@ class Tracer(fx.Tracer):
 
 @contextmanager
 def skipping(methods: Sequence[str]) -> Iterator[None]:
-    """While tracing, a call of any of these methods with a proxy becomes one node."""
+    """A context for tracing, in which a call of any of these methods with a proxy becomes one node."""
     with ExitStack() as stack:
         for dotted in methods:
             owner, name = _resolve_method(dotted)

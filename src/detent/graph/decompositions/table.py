@@ -65,7 +65,8 @@ def is_wrapped_function(target: Any) -> bool:
 
 @contextmanager
 def decomposed_modules() -> Iterator[None]:
-    """While tracing: the `forward` methods of these classes can be traced, and compute what they did."""
+    """A context for tracing, in which the `forward` methods of these classes can be traced and compute the same as
+    before."""
     with ExitStack() as stack:
         for owner, forward in _FORWARDS.items():
             stack.enter_context(mock.patch.object(owner, "forward", forward))
@@ -74,7 +75,8 @@ def decomposed_modules() -> Iterator[None]:
 
 @contextmanager
 def without_fast_path() -> Iterator[None]:
-    """Attention of torch as it computes in training: its path for inference gives zeros for tokens that are padding."""
+    """A context in which torch's attention computes as in training: its inference path returns zeros for padding
+    tokens."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

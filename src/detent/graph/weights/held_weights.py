@@ -153,7 +153,7 @@ def _parameter(argument: Any, region: Region) -> tuple[str | None, bool]:
 
 
 def _transposes(node: fx.Node) -> bool:
-    """`w.t()`, `w.T`, `w.mT`, `w.transpose(0, 1)`: of a matrix all are the same."""
+    """Whether a node transposes a matrix: `w.t()`, `w.T`, `w.mT`, `w.transpose(0, 1)`."""
     if node.target is getattr:
         return node.args[1] in ("T", "mT")
     if node.target == "t":

@@ -72,12 +72,12 @@ class BlockType:
                 parts = [_halves(coded.scale), codes ^ 0x80]
             case "Q5_0":
                 fifth = np.packbits(codes >> 4, axis=-1, bitorder="little")
-                parts = [_halves(coded.scale), fifth, _two_in_a_byte(codes & 15, 16)]
+                parts = [_halves(coded.scale), fifth, _pack_nibbles(codes & 15, 16)]
             case "Q4_0":
-                parts = [_halves(coded.scale), _two_in_a_byte(codes, 16)]
+                parts = [_halves(coded.scale), _pack_nibbles(codes, 16)]
             case "Q6_K":
                 multiples, factor = _super_blocks(coded.scale, "super8")
-                low = _two_in_a_byte(codes.reshape(rows, -1, 2, 128) & 15, 64).reshape(rows, -1, 128)
+                low = _pack_nibbles(codes.reshape(rows, -1, 2, 128) & 15, 64).reshape(rows, -1, 128)
                 high = codes.reshape(rows, -1, 2, 4, 32) >> 4
                 high = (high[..., 0, :] | high[..., 1, :] << 2 | high[..., 2, :] << 4 | high[..., 3, :] << 6).reshape(
                     rows, -1, 64
@@ -87,7 +87,7 @@ class BlockType:
                 assert coded.offset is not None
                 multiples, factor = _super_blocks(coded.scale, "super6")
                 moved, step = _super_blocks(coded.offset, "super6", least=0)
-                low = _two_in_a_byte(codes.reshape(rows, -1, 4, 64), 32).reshape(rows, -1, 128)
+                low = _pack_nibbles(codes.reshape(rows, -1, 4, 64), 32).reshape(rows, -1, 128)
                 parts = [_halves(factor), _halves(step), _six_bits(multiples, moved), low]
         return np.concatenate(parts, -1).reshape(rows, -1)
 
@@ -100,17 +100,17 @@ class BlockType:
                 scale, codes = _from_halves(blocks[..., :2]), blocks[..., 2:] ^ 0x80
             case "Q5_0":
                 fifth = np.unpackbits(blocks[..., 2:6], axis=-1, bitorder="little")
-                scale, codes = _from_halves(blocks[..., :2]), _apart(blocks[..., 6:], 16) | fifth << 4
+                scale, codes = _from_halves(blocks[..., :2]), _unpack_nibbles(blocks[..., 6:], 16) | fifth << 4
             case "Q4_0":
-                scale, codes = _from_halves(blocks[..., :2]), _apart(blocks[..., 2:], 16)
+                scale, codes = _from_halves(blocks[..., :2]), _unpack_nibbles(blocks[..., 2:], 16)
             case "Q6_K":
-                low = _apart(blocks[..., :128].reshape(rows, -1, 2, 64), 64)
+                low = _unpack_nibbles(blocks[..., :128].reshape(rows, -1, 2, 64), 64)
                 high = blocks[..., 128:192].reshape(rows, -1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
                 codes = low.reshape(rows, -1, 2, 128) | high.reshape(rows, -1, 2, 128) << 4
                 multiples = blocks[..., 192:208].view(np.int8).astype(np.float32)
                 scale = multiples * _from_halves(blocks[..., 208:])
             case _:
-                codes = _apart(blocks[..., 16:].reshape(rows, -1, 4, 32), 32)
+                codes = _unpack_nibbles(blocks[..., 16:].reshape(rows, -1, 4, 32), 32)
                 multiples, moved = _from_six_bits(blocks[..., 4:16])
                 scale = multiples * _from_halves(blocks[..., :2])
                 offset = (moved * _from_halves(blocks[..., 2:4])).reshape(rows, -1)
@@ -156,15 +156,15 @@ def _super_blocks(scale: Floats, kind: ScaleType, *, least: int = 1) -> tuple[By
     return multiples.numpy().astype(np.uint8), factor[..., 0].numpy()
 
 
-def _two_in_a_byte(codes: Bytes, apart: int) -> Bytes:
-    """Codes of 4 bits along the last axis, each in a byte with that `apart` places behind it."""
-    pairs = codes.reshape(*codes.shape[:-1], -1, 2, apart)
+def _pack_nibbles(codes: Bytes, distance: int) -> Bytes:
+    """Codes of 4 bits along the last axis, each in a byte with that `distance` places behind it."""
+    pairs = codes.reshape(*codes.shape[:-1], -1, 2, distance)
     made: Bytes = pairs[..., 0, :] | pairs[..., 1, :] << 4
     return made.reshape(*codes.shape[:-1], -1)
 
 
-def _apart(held: Bytes, apart: int) -> Bytes:
-    pairs = held.reshape(*held.shape[:-1], -1, 1, apart)
+def _unpack_nibbles(held: Bytes, distance: int) -> Bytes:
+    pairs = held.reshape(*held.shape[:-1], -1, 1, distance)
     return np.concatenate([pairs & 15, pairs >> 4], -2).reshape(*held.shape[:-1], -1)
 
 

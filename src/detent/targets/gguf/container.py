@@ -12,7 +12,7 @@ import numpy as np
 from detent.errors import ArtifactError, DeployError
 from detent.targets.base.content import unreadable
 
-__all__ = ["Container", "Held", "damaged", "read", "write"]
+__all__ = ["Container", "GgufTensor", "damaged", "read", "write"]
 
 _ALIGNMENT = 32
 _UINT32, _FLOAT32, _BOOL, _STRING, _ARRAY, _INT32 = 4, 6, 7, 8, 9, 5
@@ -32,7 +32,7 @@ _PLAIN = {
 
 
 @dataclass(frozen=True, eq=False)
-class Held:
+class GgufTensor:
     """A tensor: its shape as torch has it, the number of its type, its bytes."""
 
     shape: tuple[int, ...]
@@ -45,7 +45,7 @@ class Container:
     """`values` are str, bool, int (uint32), float (float32), or lists of one of these; int lists are int32."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
-    tensors: Mapping[str, Held] = field(default_factory=dict)
+    tensors: Mapping[str, GgufTensor] = field(default_factory=dict)
 
 
 def write(container: Container) -> bytes:
@@ -146,7 +146,7 @@ def read(content: bytes, sizes: Mapping[int, tuple[int, int]]) -> Container:
     held = {}
     for name, shape, kind, place, count in places:
         reader.place = start + place
-        held[name] = Held(shape, kind, reader.take(count))
+        held[name] = GgufTensor(shape, kind, reader.take(count))
     return Container(said, held)
 
 

@@ -19,7 +19,7 @@ from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.format import Roles
 from detent.targets.gguf.architecture import heads_of, interleaved, name_of, split_halves, tensors_of, values_of
 from detent.targets.gguf.block_types import F32, TYPES, BlockType, Coded, real_numbers, type_of
-from detent.targets.gguf.container import Container, Held, damaged, read, write
+from detent.targets.gguf.container import Container, GgufTensor, damaged, read, write
 from detent.targets.gguf.mix import file_type
 from detent.targets.gguf.tokenizer import NoTokenizer, tokenizer_values
 
@@ -64,7 +64,7 @@ def _container(deployment: Deployment) -> Container:
     table = next((array for name, array in arrays.items() if name_of(_layer(name)) == "token_embd"), None)
     with refusing(DeployError, _ASKED, "correct config.json, or use another target"):
         values = values_of(deployment.config, words=0 if table is None else len(table))
-    tensors: dict[str, Held] = {}
+    tensors: dict[str, GgufTensor] = {}
     parameters: dict[str, list[str]] = {}
     types, places = [], tensors_of(values)
     for name, array in arrays.items():
@@ -109,10 +109,10 @@ def _parameters(graph: Network) -> dict[str, Array]:
     return found
 
 
-def _held(array: Array, tensor: DeployedTensor | None, heads: int | None) -> tuple[Held, str]:
+def _held(array: Array, tensor: DeployedTensor | None, heads: int | None) -> tuple[GgufTensor, str]:
     """A parameter as it stands in the file, and the name of its type; "" if that is float32."""
     if tensor is None:
-        return Held(array.shape, F32, np.ascontiguousarray(interleaved(array, heads), "<f4").tobytes()), ""
+        return GgufTensor(array.shape, F32, np.ascontiguousarray(interleaved(array, heads), "<f4").tobytes()), ""
     kind = type_of(tensor.scheme)
     if kind is None:
         raise DeployError(
@@ -128,10 +128,10 @@ def _held(array: Array, tensor: DeployedTensor | None, heads: int | None) -> tup
     packed = kind.pack(coded)
     if not np.array_equal(real_numbers(kind.unpack(packed, array.shape[1])), array):
         raise DeployError(_ASKED, f"the scales of {tensor.tensor} are no numbers of {kind.name}", "calibrate it again")
-    return Held(array.shape, kind.number, interleaved(packed, heads).tobytes()), kind.name
+    return GgufTensor(array.shape, kind.number, interleaved(packed, heads).tobytes()), kind.name
 
 
-def _equal(first: Held, second: Held) -> bool:
+def _equal(first: GgufTensor, second: GgufTensor) -> bool:
     return (first.type, first.shape, first.content) == (second.type, second.shape, second.content)
 
 
@@ -163,12 +163,12 @@ def as_float(container: Container) -> Container:
     """The same network with dequantized weights."""
     kinds = {one.number: one for one in TYPES.values()}
 
-    def plain(held: Held) -> Held:
+    def plain(held: GgufTensor) -> GgufTensor:
         if held.type == F32:
             return held
         packed = np.frombuffer(held.content, np.uint8).reshape(held.shape[0], -1)
         numbers = real_numbers(kinds[held.type].unpack(packed, held.shape[1]))
-        return Held(held.shape, F32, numbers.astype("<f4").tobytes())
+        return GgufTensor(held.shape, F32, numbers.astype("<f4").tobytes())
 
     return Container(container.values, {name: plain(held) for name, held in container.tensors.items()})
 

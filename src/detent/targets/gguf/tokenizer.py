@@ -172,7 +172,7 @@ def _like_sentencepiece(
 
 
 def _starts_with_space(whole: Mapping[str, Any]) -> bool:
-    """Spaces become a mark of their own, and a text may get one in front: nothing else may happen to it."""
+    """Whether a text gets a leading space. Refuses a normalizer that does more than that and marking spaces."""
     steps = [*_steps(whole.get("normalizer"), "normalizers"), *_steps(whole.get("pre_tokenizer"), "pretokenizers")]
     prefix, marked = False, False
     for step in steps:

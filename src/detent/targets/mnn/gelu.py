@@ -36,7 +36,7 @@ def with_gelu(graph: Network) -> Network:
 
 
 def _spelled_out(graph: Network, made: Mapping[str, Op], op: Op) -> list[tuple[Operand, list[str]]]:
-    """The input of a GELU that ends in `op`, and the tensors inside it; None if there is none."""
+    """The input of a GELU that ends in `op`, with the tensors inside it; an empty list if there is none."""
     product = _before(graph, made, op, "Mul", 0.5)
     if product is None or product.type != "Mul":
         return []

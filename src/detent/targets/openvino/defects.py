@@ -20,7 +20,7 @@ def _ends_near_zero(graph: Network, op: Op) -> bool:
 
 
 def _grouped_sum_of_channels(graph: Network, op: Op) -> bool:
-    """A convolution in groups, a sum behind it, and a constant behind that."""
+    """A grouped convolution, followed by a sum and a per-channel constant."""
     if op.type != "Conv" or op.groups == 1:
         return False
     sums = [reader for name in op.outputs for reader, _ in graph.readers(name) if reader.type == "Add"]
@@ -32,7 +32,7 @@ def _grouped_sum_of_channels(graph: Network, op: Op) -> bool:
 
 
 def _few_averages(graph: Network, op: Op) -> bool:
-    """An average pool that gives fewer than 16 numbers for one sample."""
+    """An average pool with fewer than 16 outputs per sample."""
     shape = graph.shapes.get(op.outputs[0], ())
     return op.type == "AveragePool" and math.prod(size for size in shape[1:] if isinstance(size, int)) < 16
 

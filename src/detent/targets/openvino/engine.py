@@ -84,7 +84,7 @@ class OpenVino(Engine):
             self._compiled[shapes] = self._compile(shapes).create_infer_request()
         request = self._compiled[shapes]
         with self._reported(f"run on inputs {dict(shapes)}", _ANOTHER):
-            results = request.infer(_taken(request.model_inputs, arrays), share_inputs=True)
+            results = request.infer(_inputs_of(request.model_inputs, arrays), share_inputs=True)
         return {output.name: real(output, np.array(results[output.name])) for output in self._package.graph.outputs}
 
     def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
@@ -115,7 +115,7 @@ class OpenVino(Engine):
         """What is shown; None if other outputs come with it."""
         request = exposing.request
         with self._reported(f"run on inputs {dict(shapes_of(arrays))}", _ANOTHER):
-            results = request.infer(_taken(request.model_inputs, arrays))
+            results = request.infer(_inputs_of(request.model_inputs, arrays))
         ends = ((output, real(output, np.array(results[output.name]))) for output in self._package.graph.outputs)
         if not all(np.array_equal(end, outputs[output.name], equal_nan=end.dtype.kind == "f") for output, end in ends):
             return None
@@ -191,12 +191,12 @@ class OpenVino(Engine):
         ):
             if wanted := [name for name in exposed if name not in _names(model.outputs)]:
                 model.add_outputs(wanted)
-            model.reshape({name: list(sizes) for name, sizes in _taken(model.inputs, dict(shapes)).items()})
+            model.reshape({name: list(sizes) for name, sizes in _inputs_of(model.inputs, dict(shapes)).items()})
             return self._core.compile_model(model, "CPU", options)
 
     @contextmanager
     def _reported(self, asked: str, to_do: str) -> Iterator[None]:
-        """Its own errors, all of one kind, as ours."""
+        """Converts OpenVINO's exceptions to Detent's."""
         try:
             yield
         except RuntimeError as error:
@@ -214,7 +214,7 @@ def _hides_tiles(cpu: str) -> bool:
     return "amx_tile" in cpu and last_leaf is not None and int(last_leaf[1]) < _TILE_LEAF
 
 
-def _taken(ports: Iterable[Any], given: Mapping[str, Value]) -> dict[str, Value]:
+def _inputs_of(ports: Iterable[Any], given: Mapping[str, Value]) -> dict[str, Value]:
     """Those that the model has inputs for: OpenVINO drops an input that nothing reads."""
     known = _names(ports)
     return {name: value for name, value in given.items() if name in known}

@@ -32,7 +32,7 @@ __all__ = [
     "QualcommEncoding",
     "QualcommEncodingsFormat",
     "QualcommRange",
-    "Ranges",
+    "TensorRanges",
     "range_facts",
     "ranges",
     "read_overrides",
@@ -80,7 +80,7 @@ class QualcommRange:
 
 
 @dataclass(frozen=True)
-class Ranges:
+class TensorRanges:
     """One range, or one for each channel, by tensor."""
 
     activations: Mapping[str, tuple[QualcommRange, ...]]
@@ -135,7 +135,7 @@ def read_overrides(content: bytes) -> Overrides:
         raise unreadable(_NAME, f"an encoding lacks {error}") from None
 
 
-def read_ranges(content: bytes) -> Ranges:
+def read_ranges(content: bytes) -> TensorRanges:
     held = parse_json(content, _NAME)
 
     def section(name: str) -> dict[str, tuple[QualcommRange, ...]]:
@@ -146,7 +146,7 @@ def read_ranges(content: bytes) -> Ranges:
         }
 
     try:
-        return Ranges(section("activation_encodings"), section("param_encodings"))
+        return TensorRanges(section("activation_encodings"), section("param_encodings"))
     except (AttributeError, KeyError, TypeError) as error:
         raise unreadable(_NAME, f"it has no ranges by tensor: {error}") from None
 

@@ -141,7 +141,7 @@ class TorchNative(Engine):
 
     @contextmanager
     def _settings(self) -> Iterator[None]:
-        """Torch's global settings as this engine wants them, and then as they were."""
+        """A context with the global torch settings that this engine needs; restores the previous ones."""
         kernels, threads = torch.backends.quantized.engine, torch.get_num_threads()
         torch.backends.quantized.engine = self._kernels
         torch.set_num_threads(self._threads)

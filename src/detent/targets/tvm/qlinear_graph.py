@@ -111,7 +111,8 @@ class QLinearBuilder:
         return self.node("Clip", [codes, *bounds], clipped, name=clipped)
 
     def _on_codes(self, op: Op) -> bool:
-        """Write `op` as one that gives codes, if there is such a one and everyone reads its output on one grid."""
+        """Write `op` as an operator that returns codes; False if there is none, or its readers need more than one
+        grid."""
         kernel = self._kernels.get(op.type)
         if kernel is None or op.domain or len(op.outputs) != 1:
             return False

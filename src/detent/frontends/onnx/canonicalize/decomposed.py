@@ -24,7 +24,7 @@ from detent.frontends.onnx.canonicalize.functions import Steps, function_of, own
 from detent.frontends.onnx.onnx_function import OnnxFunction
 from detent.ir import Operand
 
-__all__ = ["layer_norm", "rms_norm", "whole_function"]
+__all__ = ["fused_function", "layer_norm", "rms_norm"]
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Gelu": F.gelu,
@@ -39,7 +39,7 @@ _ARGUMENTS = {("Gelu", "approximate"): "approximate", ("LeakyRelu", "alpha"): "n
 """What torch calls an attribute; those that are not here are torch's own numbers."""
 
 
-def whole_function(call: Call) -> fx.Node | None:
+def fused_function(call: Call) -> fx.Node | None:
     """The activation function that ends in this node, if there is one."""
     builder = call.builder
 

@@ -24,8 +24,8 @@ _MOST_NODES = 2**15  # or 16 times those that the file has: time and memory are 
 
 def inline_functions(model: ModelProto) -> ModelProto:
     """The functions of the model inlined, and every node with a name of its own; `model` itself if nothing changes."""
-    nodes = _own_functions_written_out(model) if model.functions else list(model.graph.node)
-    apart = list(_named_apart(nodes))
+    nodes = _inlined_own_functions(model) if model.functions else list(model.graph.node)
+    apart = list(_with_unique_names(nodes))
     if not model.functions and all(one is other for one, other in zip(nodes, apart, strict=True)):
         return model
     return _with(model, apart)
@@ -43,7 +43,7 @@ def with_branches(model: ModelProto, taken: Mapping[str, GraphProto]) -> ModelPr
         inner, held = _branch(taken[label(node)], node.output, names)
         nodes += inner
         tensors += held
-    return _with(model, _named_apart(nodes), tensors)
+    return _with(model, _with_unique_names(nodes), tensors)
 
 
 def _with(model: ModelProto, nodes: Iterable[NodeProto], more: Iterable[TensorProto] = ()) -> ModelProto:
@@ -55,7 +55,7 @@ def _with(model: ModelProto, nodes: Iterable[NodeProto], more: Iterable[TensorPr
     return made
 
 
-def _own_functions_written_out(model: ModelProto) -> list[NodeProto]:
+def _inlined_own_functions(model: ModelProto) -> list[NodeProto]:
     _Counting(model).check()
     try:
         flat = onnx.inliner.inline_local_functions(without_weights(model, model.graph.node))
@@ -104,7 +104,7 @@ class _Counting:
         return self._counts[key] or 0
 
 
-def _named_apart(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
+def _with_unique_names(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
     """The nodes; of those with one name all but the first have another. Without a name a node has its output's."""
     given = {node.name for node in nodes}
     seen: set[str] = set()

@@ -21,14 +21,14 @@ _DIRECTIONS = ("forward", "reverse", "bidirectional")
 Step = Callable[[Tensor, "tuple[Tensor, ...]"], "tuple[Tensor, ...]"]
 
 
-class Layout(NamedTuple):
+class SequenceLayout(NamedTuple):
     """Which way the steps go, and whether the batch comes before them."""
 
     direction: str
     batch_first: bool
 
 
-def _layout(call: Call) -> Layout:
+def _layout(call: Call) -> SequenceLayout:
     """From the attributes all three share; what is not computed is refused."""
     kind, direction = call.node.op_type, call.text("direction")
     if direction not in _DIRECTIONS:
@@ -39,10 +39,10 @@ def _layout(call: Call) -> Layout:
         call.refuse(f"the activations {activations}", f"only {default} are imported")
     if call.attribute("clip") is not None or call.integer("input_forget"):
         call.refuse("clipped cells or coupled gates", "export the model without them")
-    return Layout(direction, bool(call.integer("layout")))
+    return SequenceLayout(direction, bool(call.integer("layout")))
 
 
-def _is_plain(call: Call, layout: Layout) -> bool:
+def _is_plain(call: Call, layout: SequenceLayout) -> bool:
     """Whether torch's module computes it: constant weights, and sequences that are all as long as the tensor."""
     constant = all(isinstance(call.inputs[at], Constant) for at in range(1, 4) if call.has(at))
     return constant and not call.has(4) and not layout.batch_first and not isinstance(call.value(0), Constant)
@@ -65,7 +65,7 @@ def lstm(
     c0: Tensor | None,
     peepholes: Tensor | None,
     *,
-    layout: Layout,
+    layout: SequenceLayout,
 ) -> tuple[Tensor, ...]:
     def cell(way: int) -> Step:
         bias = 0 if b is None else sum(b[way].chunk(2))
@@ -98,7 +98,7 @@ def gru(
     lengths: Tensor | None,
     h0: Tensor | None,
     *,
-    layout: Layout,
+    layout: SequenceLayout,
     reset_after: bool,
 ) -> tuple[Tensor, ...]:
     def cell(way: int) -> Step:
@@ -133,7 +133,7 @@ def rnn(
     lengths: Tensor | None,
     h0: Tensor | None,
     *,
-    layout: Layout,
+    layout: SequenceLayout,
 ) -> tuple[Tensor, ...]:
     def cell(way: int) -> Step:
         bias = 0 if b is None else sum(b[way].chunk(2))
@@ -148,7 +148,7 @@ def _run(
     cell: Callable[[int], Step],
     initial: tuple[Tensor | None, ...],
     lengths: Tensor | None,
-    layout: Layout,
+    layout: SequenceLayout,
 ) -> tuple[Tensor, ...]:
     """All steps in each direction: (Y, the last states), shaped as ONNX has them.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from detent.ir import Encoding, Network, Op, Operand
 from detent.ir.reference.windows import pool_windows
-from detent.targets.litert.file.fusing import Node
+from detent.targets.litert.file.fusing import TfliteNode
 from detent.targets.litert.file.kernels import is_wide
 from detent.targets.litert.file.numbers import bias_codes
 from detent.twin import Step
@@ -35,7 +35,7 @@ def table_kernel(table: Integers, x: Encoding) -> Kernel:
     return lambda codes: held[(codes - x.qmin).long()]
 
 
-def accumulator_bias(graph: Network, node: Node, acc: Accumulator) -> Integers | None:
+def accumulator_bias(graph: Network, node: TfliteNode, acc: Accumulator) -> Integers | None:
     """The integer bias on the scale of the accumulator; a float one is quantized as the writer does."""
     inputs = node.main.inputs
     read = node.bias or (inputs[2] if len(inputs) > 2 else None)

@@ -26,7 +26,7 @@ from detent.targets.litert.arithmetic.common_steps import (
 )
 from detent.targets.litert.arithmetic.kernels import Bounds, TfliteKernels
 from detent.targets.litert.arithmetic.wide import WideKernels
-from detent.targets.litert.file.fusing import Node, fused
+from detent.targets.litert.file.fusing import TfliteNode, fused
 from detent.targets.litert.file.kernels import SHORT_SUMS, has_kernel, has_short_sums, is_wide, sums_fit
 from detent.targets.litert.file.numbers import is_held
 from detent.twin import Arithmetic, Step
@@ -80,7 +80,9 @@ class TfliteFamily(Arithmetic, TfliteKernels):
     def lower(self, graph: Network) -> list[Step]:
         return self.lower_nodes(graph, fused(graph), lambda _: True)
 
-    def lower_nodes(self, graph: Network, nodes: Iterable[Node], takes: Callable[[Node], bool]) -> list[Step]:
+    def lower_nodes(
+        self, graph: Network, nodes: Iterable[TfliteNode], takes: Callable[[TfliteNode], bool]
+    ) -> list[Step]:
         """Like `lower`, for a runtime that fuses in its own way and runs only what `takes` accepts in these kernels."""
         steps: list[Step] = []
         for node in nodes:
@@ -102,7 +104,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
     def _converted(self, x: Encoding, y: Encoding) -> Kernel:
         return self._for(x, y).convert(x, y)
 
-    def _integer(self, graph: Network, node: Node) -> Step | None:
+    def _integer(self, graph: Network, node: TfliteNode) -> Step | None:
         op = node.main
         data = op.inputs[0]
         if data is None or data.encoding is None or not is_held(data.encoding):
@@ -120,7 +122,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
             return self._binary(graph, node, y)
         return self._unary(graph, node, data, y)
 
-    def _weighted(self, graph: Network, node: Node, y: Encoding) -> Step | None:
+    def _weighted(self, graph: Network, node: TfliteNode, y: Encoding) -> Step | None:
         op, weight = node.main, node.main.inputs[1]
         assert weight is not None
         if weight.tensor not in graph.constants:
@@ -150,7 +152,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
 
         return Step((op,), op.inputs, (Operand(op.outputs[0], y),), kernel)
 
-    def _binary(self, graph: Network, node: Node, y: Encoding) -> Step | None:
+    def _binary(self, graph: Network, node: TfliteNode, y: Encoding) -> Step | None:
         op, grids = node.main, _grids(node.main)
         bounds = clamp_bounds(graph, _activation(node), y)
         if grids is None or bounds is None:
@@ -178,7 +180,7 @@ class TfliteFamily(Arithmetic, TfliteKernels):
 
         return Step((op,), op.inputs, (Operand(op.outputs[0], y),), kernel)
 
-    def _unary(self, graph: Network, node: Node, data: Operand, y: Encoding) -> Step | None:
+    def _unary(self, graph: Network, node: TfliteNode, data: Operand, y: Encoding) -> Step | None:
         op, x = node.main, data.encoding
         assert x is not None
         kernel: Kernel | None = None
@@ -242,5 +244,5 @@ def _grids(op: Op) -> list[Encoding] | None:
     return grids if len(grids) == len(found) else None
 
 
-def _activation(node: Node) -> list[Op]:
+def _activation(node: TfliteNode) -> list[Op]:
     return [op for op in node.ops[1:] if op.type in ops_with(Trait.CLIPS)]

@@ -9,14 +9,14 @@ import numpy as np
 
 from detent.ir import Encoding, Network, Op, Operand, clip_bounds, sole_float_reader
 
-__all__ = ["Node", "fused"]
+__all__ = ["TfliteNode", "fused"]
 
 _BEFORE_ACTIVATION = ("Conv", "Gemm", "Add", "Sub", "Mul")
 _FUNCTIONS = {(0.0, np.inf): "RELU", (0.0, 6.0): "RELU6", (-1.0, 1.0): "RELU_N1_TO_1"}
 
 
 @dataclass(frozen=True)
-class Node:
+class TfliteNode:
     """Operations that become one operator; `main` computes, `bias` is the Add fused into a product."""
 
     ops: tuple[Op, ...]
@@ -34,21 +34,21 @@ class Node:
         return self.ops[-1].outputs[0]
 
 
-def fused(graph: Network, before_activation: Sequence[str] = _BEFORE_ACTIVATION) -> list[Node]:
+def fused(graph: Network, before_activation: Sequence[str] = _BEFORE_ACTIVATION) -> list[TfliteNode]:
     """Every operation of `graph` in one node. A node stands at its first operation, because its other inputs are
     constant. Activations are fused into linear layers and the types in `before_activation`."""
-    nodes: list[Node] = []
+    nodes: list[TfliteNode] = []
     taken: set[str] = set()
     for op in graph.ops:
         if op.outputs[0] in taken:
             continue
-        node = _with_activation(graph, _with_bias(graph, Node((op,))), before_activation)
+        node = _with_activation(graph, _with_bias(graph, TfliteNode((op,))), before_activation)
         taken.update(member.outputs[0] for member in node.ops)
         nodes.append(node)
     return nodes
 
 
-def _with_bias(graph: Network, node: Node) -> Node:
+def _with_bias(graph: Network, node: TfliteNode) -> TfliteNode:
     """A product with a constant matrix, and the Add of a constant vector, form a linear layer."""
     if not _is_linear(graph, node.main):
         return node
@@ -58,7 +58,7 @@ def _with_bias(graph: Network, node: Node) -> Node:
     bias = next(read for read in add.inputs if read is not None and read.tensor != node.output)
     if _axes_of_constant(graph, bias) != 1:
         return node
-    return Node((*node.ops, add), bias=bias)
+    return TfliteNode((*node.ops, add), bias=bias)
 
 
 def _is_linear(graph: Network, op: Op) -> bool:
@@ -71,7 +71,7 @@ def _axes_of_constant(graph: Network, read: Operand | None) -> int | None:
     return graph.constants[read.tensor].ndim if graph.is_constant(read) else None
 
 
-def _with_activation(graph: Network, node: Node, before: Sequence[str]) -> Node:
+def _with_activation(graph: Network, node: TfliteNode, before: Sequence[str]) -> TfliteNode:
     if node.main.type not in before and not _is_linear(graph, node.main):
         return node
     clip = sole_float_reader(graph, node.output)
@@ -79,12 +79,12 @@ def _with_activation(graph: Network, node: Node, before: Sequence[str]) -> Node:
         return node
     ops = (*node.ops, clip)
     if bounds in _FUNCTIONS:
-        return Node(ops, _FUNCTIONS[bounds], node.bias)
+        return TfliteNode(ops, _FUNCTIONS[bounds], node.bias)
     if _never_clips(bounds, graph.grid_of(clip.outputs[0])):
-        return Node(ops, "NONE", node.bias)
+        return TfliteNode(ops, "NONE", node.bias)
     if bounds[0] == 0.0:
-        return Node(ops, "RELU", node.bias, (-np.inf, bounds[1]))
-    return Node(ops, "NONE", node.bias, bounds)
+        return TfliteNode(ops, "RELU", node.bias, (-np.inf, bounds[1]))
+    return TfliteNode(ops, "NONE", node.bias, bounds)
 
 
 def _never_clips(bounds: tuple[float, float], encoding: Encoding | None) -> bool:

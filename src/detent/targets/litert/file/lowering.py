@@ -19,7 +19,7 @@ from detent.errors import DeployError
 from detent.ir import Encoding, Network, Op, Operand, constant_values
 from detent.ir.free_sizes import FreeSizes
 from detent.targets.litert.file.container import Operator, TfliteTensor
-from detent.targets.litert.file.fusing import Node
+from detent.targets.litert.file.fusing import TfliteNode
 from detent.targets.litert.file.kernels import has_kernel
 from detent.targets.litert.file.numbers import activation_encoding
 from detent.targets.litert.file.versions import version_of
@@ -111,7 +111,7 @@ class TfliteLowering:
         """The real numbers of a constant; None if it is not constant."""
         return constant_values(self.graph, read)
 
-    def integer_output(self, node: Node, *data: Operand | None, weight: Operand | None = None) -> Encoding | None:
+    def integer_output(self, node: TfliteNode, *data: Operand | None, weight: Operand | None = None) -> Encoding | None:
         """The encoding of a node's output if it can run on integers: all its inputs and outputs are quantized, and
         LiteRT has a kernel for their widths."""
         given = self.graph.grid_of(node.output)
@@ -288,5 +288,5 @@ class TfliteLowering:
         self.written.append(self.current)
 
 
-Lowerer = Callable[[TfliteLowering, Node], None]
+Lowerer = Callable[[TfliteLowering, TfliteNode], None]
 """Writes the operators of one node."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from detent.ir import Operand
-from detent.targets.litert.file.fusing import Node
+from detent.targets.litert.file.fusing import TfliteNode
 from detent.targets.litert.file.lowering import Lowerer, TfliteLowering, Variant, last_order, refusal
 from detent.targets.litert.file.ops_elementwise import unary
 from detent.targets.litert.file.ops_pool import axes_of
@@ -22,7 +22,7 @@ __all__ = ["COMPOSED"]
 class _Steps:
     """Operators one behind the other, of the real numbers that a node reads."""
 
-    def __init__(self, low: TfliteLowering, node: Node, *, last: bool | None = None):
+    def __init__(self, low: TfliteLowering, node: TfliteNode, *, last: bool | None = None):
         read = node.main.inputs[0]
         assert read is not None
         self.low, self.node = low, node
@@ -67,7 +67,7 @@ class _Steps:
             self.low.alias(self.node.output, Variant(None, self.last), value)
 
 
-def layer_norm(low: TfliteLowering, node: Node) -> None:
+def layer_norm(low: TfliteLowering, node: TfliteNode) -> None:
     """Over the last axis, or over all from an axis on."""
     op, steps = node.main, _Steps(low, node, last=False)
     rank = len(low.tensors[steps.x].shape)
@@ -79,7 +79,7 @@ def layer_norm(low: TfliteLowering, node: Node) -> None:
     steps.scaled(value, [(kind, low.take(read, last=False, integer=False)) for kind, read in given if read is not None])
 
 
-def rms_norm(low: TfliteLowering, node: Node) -> None:
+def rms_norm(low: TfliteLowering, node: TfliteNode) -> None:
     op, steps = node.main, _Steps(low, node, last=False)
     rank = len(low.tensors[steps.x].shape)
     over = range(int(op.attribute("axis")) % rank, rank)
@@ -92,7 +92,7 @@ def rms_norm(low: TfliteLowering, node: Node) -> None:
     steps.scaled(value, [("MUL", low.take(weight, last=False, integer=False))])
 
 
-def instance_norm(low: TfliteLowering, node: Node) -> None:
+def instance_norm(low: TfliteLowering, node: TfliteNode) -> None:
     """Each channel of each sample by itself."""
     op, steps = node.main, _Steps(low, node)
     rank = len(low.tensors[steps.x].shape)
@@ -101,7 +101,7 @@ def instance_norm(low: TfliteLowering, node: Node) -> None:
     steps.scaled(value, [(kind, _for_channels(steps, read, rank)) for kind, read in _affine(node)])
 
 
-def batch_norm(low: TfliteLowering, node: Node) -> None:
+def batch_norm(low: TfliteLowering, node: TfliteNode) -> None:
     """Each channel times a number, plus another."""
     op, steps = node.main, _Steps(low, node)
     given = [None if read is None else low.values(read) for read in op.inputs[1:5]]
@@ -116,7 +116,7 @@ def batch_norm(low: TfliteLowering, node: Node) -> None:
     )
 
 
-def _affine(node: Node) -> list[tuple[str, Operand]]:
+def _affine(node: TfliteNode) -> list[tuple[str, Operand]]:
     return [(kind, read) for kind, read in zip(("MUL", "ADD"), node.main.inputs[1:], strict=True) if read is not None]
 
 
@@ -133,7 +133,7 @@ def _by_channel(steps: _Steps, name: str, values: Any, rank: int) -> int:
     return steps.low.constant(name, np.asarray(values, np.float32).reshape(shape))
 
 
-def elu(low: TfliteLowering, node: Node) -> None:
+def elu(low: TfliteLowering, node: TfliteNode) -> None:
     """LiteRT's ELU has alpha = 1; another is max(x, 0) + alpha (exp(min(x, 0)) - 1)."""
     alpha = float(node.main.attribute("alpha"))
     if alpha == 1.0:
@@ -143,7 +143,7 @@ def elu(low: TfliteLowering, node: Node) -> None:
     steps.end("ADD", steps.step("RELU", steps.x), _below_zero(steps, steps.x, alpha))
 
 
-def selu(low: TfliteLowering, node: Node) -> None:
+def selu(low: TfliteLowering, node: TfliteNode) -> None:
     """gamma times the output of an ELU"""
     steps = _Steps(low, node)
     alpha, gamma = float(node.main.attribute("alpha")), float(node.main.attribute("gamma"))
@@ -151,7 +151,7 @@ def selu(low: TfliteLowering, node: Node) -> None:
     steps.end("MUL", total, steps.number(gamma))
 
 
-def celu(low: TfliteLowering, node: Node) -> None:
+def celu(low: TfliteLowering, node: TfliteNode) -> None:
     """max(x, 0) + alpha (exp(min(x, 0) / alpha) - 1)"""
     alpha, steps = float(node.main.attribute("alpha")), _Steps(low, node)
     scaled = steps.step("MUL", steps.x, steps.number(1 / alpha))
@@ -164,7 +164,7 @@ def _below_zero(steps: _Steps, x: int, factor: float) -> int:
     return steps.step("MUL", steps.step("SUB", raised, steps.number(1)), steps.number(factor))
 
 
-def hard_sigmoid(low: TfliteLowering, node: Node) -> None:
+def hard_sigmoid(low: TfliteLowering, node: TfliteNode) -> None:
     """clip(alpha x + beta, 0, 1)"""
     op, steps = node.main, _Steps(low, node)
     scaled = steps.step("MUL", steps.x, steps.number(float(op.attribute("alpha"))))
@@ -177,23 +177,23 @@ def _softplus(steps: _Steps) -> tuple[int, int]:
     return steps.step("RELU", steps.x), steps.step("LOG", steps.step("ADD", small, steps.number(1)))
 
 
-def softplus(low: TfliteLowering, node: Node) -> None:
+def softplus(low: TfliteLowering, node: TfliteNode) -> None:
     steps = _Steps(low, node)
     steps.end("ADD", *_softplus(steps))
 
 
-def mish(low: TfliteLowering, node: Node) -> None:
+def mish(low: TfliteLowering, node: TfliteNode) -> None:
     """x tanh(softplus(x))"""
     steps = _Steps(low, node)
     steps.end("MUL", steps.x, steps.step("TANH", steps.step("ADD", *_softplus(steps))))
 
 
-def reciprocal(low: TfliteLowering, node: Node) -> None:
+def reciprocal(low: TfliteLowering, node: TfliteNode) -> None:
     steps = _Steps(low, node)
     steps.end("DIV", steps.number(1), steps.x)
 
 
-def reduce_l2(low: TfliteLowering, node: Node) -> None:
+def reduce_l2(low: TfliteLowering, node: TfliteNode) -> None:
     """The square root of the sum of squares."""
     read = node.main.inputs[0]
     assert read is not None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from detent.ir import Operand, clip_bounds
-from detent.targets.litert.file.fusing import Node
+from detent.targets.litert.file.fusing import TfliteNode
 from detent.targets.litert.file.kernels import is_wide
 from detent.targets.litert.file.lowering import Lowerer, TfliteLowering, Variant, last_order, refusal
 from detent.targets.litert.file.ops_weighted import ACTIVATIONS
@@ -19,7 +19,7 @@ __all__ = ["ELEMENTWISE", "unary"]
 def _binary(kind: str, *, integer: bool = True, activation: bool = True) -> Lowerer:
     """An operation on two tensors; `integer` if LiteRT has it on int8."""
 
-    def write(low: TfliteLowering, node: Node) -> None:
+    def write(low: TfliteLowering, node: TfliteNode) -> None:
         reads = [read for read in node.main.inputs if read is not None]
         if len(reads) != 2:
             raise refusal(node.main, f"it has {len(reads)} operands", "write it as operations on two tensors")
@@ -37,8 +37,9 @@ def _binary(kind: str, *, integer: bool = True, activation: bool = True) -> Lowe
     return write
 
 
-def _layout(low: TfliteLowering, node: Node, reads: Sequence[Operand]) -> bool:
-    """Channels last if one operand is so, unless another has fewer axes: that lines up with the order of ONNX."""
+def _layout(low: TfliteLowering, node: TfliteNode, reads: Sequence[Operand]) -> bool:
+    """Whether to use channels last: if one operand does, unless another has fewer axes, which line up with ONNX's
+    order."""
     rank = low.rank(node.output)
     shorter = any(low.rank(read.tensor) != rank and not low.is_constant(read) for read in reads)
     return any(low.made_last(read) for read in reads) and not shorter
@@ -60,7 +61,7 @@ def _operand(low: TfliteLowering, read: Operand, rank: int, last: bool, integer:
 def unary(kind: str, *, integer: bool = False, **options: Any) -> Lowerer:
     """An elementwise function; `integer` if LiteRT has an int8 kernel for it."""
 
-    def write(low: TfliteLowering, node: Node) -> None:
+    def write(low: TfliteLowering, node: TfliteNode) -> None:
         read = node.main.inputs[0]
         assert read is not None
         encoding = low.integer_output(node, read) if integer else None
@@ -71,7 +72,7 @@ def unary(kind: str, *, integer: bool = False, **options: Any) -> Lowerer:
     return write
 
 
-def clip(low: TfliteLowering, node: Node) -> None:
+def clip(low: TfliteLowering, node: TfliteNode) -> None:
     """A Relu or Clip that is not fused."""
     op, read = node.main, node.main.inputs[0]
     assert read is not None
@@ -91,17 +92,17 @@ def clip(low: TfliteLowering, node: Node) -> None:
     low.clip(node.output, bounds)
 
 
-def leaky_relu(low: TfliteLowering, node: Node) -> None:
+def leaky_relu(low: TfliteLowering, node: TfliteNode) -> None:
     alpha = float(node.main.attribute("alpha"))
     unary("LEAKY_RELU", integer=True, alpha=alpha)(low, node)
 
 
-def gelu(low: TfliteLowering, node: Node) -> None:
+def gelu(low: TfliteLowering, node: TfliteNode) -> None:
     approximate = node.main.attribute("approximate") == "tanh"
     unary("GELU", integer=True, approximate=approximate)(low, node)
 
 
-def prelu(low: TfliteLowering, node: Node) -> None:
+def prelu(low: TfliteLowering, node: TfliteNode) -> None:
     read, slope = node.main.inputs
     assert read is not None
     assert slope is not None
@@ -119,7 +120,7 @@ def prelu(low: TfliteLowering, node: Node) -> None:
 def _softmax(kind: str, **options: Any) -> Lowerer:
     """Along the last axis, which the channels of an image are in LiteRT's layout."""
 
-    def write(low: TfliteLowering, node: Node) -> None:
+    def write(low: TfliteLowering, node: TfliteNode) -> None:
         op, read = node.main, node.main.inputs[0]
         assert read is not None
         rank = low.rank(read.tensor)
@@ -137,7 +138,7 @@ def _softmax(kind: str, **options: Any) -> Lowerer:
 def _compared(kind: str) -> Lowerer:
     """A comparison of two tensors, or a logical function of two that are true or false."""
 
-    def write(low: TfliteLowering, node: Node) -> None:
+    def write(low: TfliteLowering, node: TfliteNode) -> None:
         reads = [read for read in node.main.inputs if read is not None]
         last = _layout(low, node, reads)
         operands = [_operand(low, read, low.rank(node.output), last, False) for read in reads]
@@ -146,7 +147,7 @@ def _compared(kind: str) -> Lowerer:
     return write
 
 
-def _logical_not(low: TfliteLowering, node: Node) -> None:
+def _logical_not(low: TfliteLowering, node: TfliteNode) -> None:
     read = node.main.inputs[0]
     assert read is not None
     last = low.made_last(read)
@@ -154,7 +155,7 @@ def _logical_not(low: TfliteLowering, node: Node) -> None:
     low.emit("LOGICAL_NOT", [index], [low.make(node.output, Variant(None, last), "bool")])
 
 
-def where(low: TfliteLowering, node: Node) -> None:
+def where(low: TfliteLowering, node: TfliteNode) -> None:
     """Selects from one tensor or the other, in float."""
     reads = [read for read in node.main.inputs if read is not None]
     last = _layout(low, node, reads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from detent.ir import Operand
-from detent.targets.litert.file.fusing import Node
+from detent.targets.litert.file.fusing import TfliteNode
 from detent.targets.litert.file.lowering import Lowerer, TfliteLowering, Variant, last_order, refusal
 from detent.targets.litert.file.ops_shape import constants, moved, picked, taken
 
@@ -14,7 +14,7 @@ __all__ = ["PADS"]
 Around = list[tuple[int, int]]
 
 
-def pad(low: TfliteLowering, node: Node) -> None:
+def pad(low: TfliteLowering, node: TfliteNode) -> None:
     """What is cut, and what is repeated from the border or from the other end, is picked by its place."""
     op, read = node.main, node.main.inputs[0]
     assert read is not None
@@ -35,7 +35,7 @@ def pad(low: TfliteLowering, node: Node) -> None:
     _emit(low, node, index, variant, around, mode)
 
 
-def _around(low: TfliteLowering, node: Node) -> Around:
+def _around(low: TfliteLowering, node: TfliteNode) -> Around:
     """How much goes before and behind each axis."""
     op, read = node.main, node.main.inputs[0]
     assert read is not None
@@ -49,7 +49,7 @@ def _around(low: TfliteLowering, node: Node) -> Around:
     return around
 
 
-def _picked(low: TfliteLowering, node: Node, index: int, around: Around, mode: str) -> int:
+def _picked(low: TfliteLowering, node: TfliteNode, index: int, around: Around, mode: str) -> int:
     picks = {}
     for axis, (before, behind) in enumerate(around):
         size = low.tensors[index].shape[axis]
@@ -61,7 +61,7 @@ def _picked(low: TfliteLowering, node: Node, index: int, around: Around, mode: s
     return picked(low, index, picks, node.output)
 
 
-def _emit(low: TfliteLowering, node: Node, index: int, variant: Variant, around: Around, mode: str) -> None:
+def _emit(low: TfliteLowering, node: TfliteNode, index: int, variant: Variant, around: Around, mode: str) -> None:
     op = node.main
     table = low.constant("paddings", np.array(around, np.int32))
     value = op.optional(2)
@@ -78,7 +78,7 @@ def _emit(low: TfliteLowering, node: Node, index: int, variant: Variant, around:
         low.emit("PADV2", [index, table, low.constant("filler", held, variant.encoding)], [made])
 
 
-def _number(low: TfliteLowering, node: Node, read: Operand) -> float:
+def _number(low: TfliteLowering, node: TfliteNode, read: Operand) -> float:
     values = low.values(read)
     if values is None:
         raise refusal(node.main, "what it pads with is computed", "pad with a constant")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from detent.ir import Encoding, Operand, Trait, clip_bounds, ops_with, reduced_axes
-from detent.targets.litert.file.fusing import Node
+from detent.targets.litert.file.fusing import TfliteNode
 from detent.targets.litert.file.kernels import is_wide, sums_fit
 from detent.targets.litert.file.lowering import Lowerer, TfliteLowering, Variant, last_order, refusal
 from detent.targets.litert.file.padding import SAME, VALID, Pads, explicit_pads, padded, same_pads
@@ -35,7 +35,7 @@ class _Window:
         return self.pads == same_pads(self.sizes, self.kernel, self.strides, (1, 1))
 
 
-def _window(low: TfliteLowering, node: Node) -> _Window:
+def _window(low: TfliteLowering, node: TfliteNode) -> _Window:
     op, read = node.main, node.main.inputs[0]
     assert read is not None
     spatial = low.rank(read.tensor) - 2
@@ -57,7 +57,13 @@ def _window(low: TfliteLowering, node: Node) -> _Window:
 
 
 def _pool(
-    low: TfliteLowering, node: Node, kind: str, window: _Window, index: int, encoding: Encoding | None, padding: int
+    low: TfliteLowering,
+    node: TfliteNode,
+    kind: str,
+    window: _Window,
+    index: int,
+    encoding: Encoding | None,
+    padding: int,
 ) -> None:
     options = {
         "padding": padding,
@@ -69,7 +75,7 @@ def _pool(
     give(low, node, kind, [index], options, encoding, window.spatial)
 
 
-def max_pool(low: TfliteLowering, node: Node) -> None:
+def max_pool(low: TfliteLowering, node: TfliteNode) -> None:
     window = _window(low, node)
     read, pads = window.read, window.pads
     index = image(low, low.take(read, last=True, integer=read.encoding is not None), window.spatial)
@@ -94,7 +100,7 @@ def _never_negative(low: TfliteLowering, read: Operand) -> bool:
     return bounds is not None and bounds[0] >= 0
 
 
-def average_pool(low: TfliteLowering, node: Node) -> None:
+def average_pool(low: TfliteLowering, node: TfliteNode) -> None:
     window, op = _window(low, node), node.main
     read, pads = window.read, window.pads
     encoding = low.integer_output(node, read)
@@ -115,7 +121,7 @@ def average_pool(low: TfliteLowering, node: Node) -> None:
 def _reduction(kind: str) -> Lowerer:
     """MEAN, SUM or a maximum over some axes; a global pool keeps those that it reduces."""
 
-    def write(low: TfliteLowering, node: Node) -> None:
+    def write(low: TfliteLowering, node: TfliteNode) -> None:
         op, read = node.main, node.main.inputs[0]
         assert read is not None
         rank = low.rank(read.tensor)
@@ -137,7 +143,7 @@ def _reduction(kind: str) -> Lowerer:
     return write
 
 
-def place_of_extreme(low: TfliteLowering, node: Node) -> None:
+def place_of_extreme(low: TfliteLowering, node: TfliteNode) -> None:
     """The place of the greatest or least along an axis, of codes as of real numbers."""
     op, read = node.main, node.main.inputs[0]
     assert read is not None
@@ -165,7 +171,7 @@ def place_of_extreme(low: TfliteLowering, node: Node) -> None:
         low.emit("RESHAPE", [made, low.integers("shape", sizes)], [given], newShape=list(sizes))
 
 
-def top_k(low: TfliteLowering, node: Node) -> None:
+def top_k(low: TfliteLowering, node: TfliteNode) -> None:
     """Of equal values LiteRT takes the first ones, as ONNX says."""
     op, read = node.main, node.main.inputs[0]
     assert read is not None
@@ -180,7 +186,7 @@ def top_k(low: TfliteLowering, node: Node) -> None:
     low.emit("CAST", [found], [low.make(places, Variant(None), "int64")])
 
 
-def cumsum(low: TfliteLowering, node: Node) -> None:
+def cumsum(low: TfliteLowering, node: TfliteNode) -> None:
     op, read = node.main, node.main.inputs[0]
     assert read is not None
     axis = low.values(op.inputs[1])
@@ -194,14 +200,14 @@ def cumsum(low: TfliteLowering, node: Node) -> None:
     low.emit("CUMSUM", [index, held], [low.make(node.output, Variant(None, last))], **options)
 
 
-def axes_of(low: TfliteLowering, node: Node, rank: int) -> list[int]:
+def axes_of(low: TfliteLowering, node: TfliteNode, rank: int) -> list[int]:
     axes = reduced_axes(low.graph, node.main, rank)
     if axes is None:
         raise refusal(node.main, "its axes are computed", "give constant axes")
     return list(axes)
 
 
-def resize(low: TfliteLowering, node: Node) -> None:
+def resize(low: TfliteLowering, node: TfliteNode) -> None:
     op, read = node.main, node.main.inputs[0]
     assert read is not None
     shape, given = low.shape(read.tensor), low.shape(node.output)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.ir import default_activations
-from detent.targets.litert.file.fusing import Node
+from detent.targets.litert.file.fusing import TfliteNode
 from detent.targets.litert.file.lowering import Lowerer, TfliteLowering, Variant, refusal
 
 __all__ = ["RECURRENT"]
@@ -30,7 +30,7 @@ class _State:
 class _Layer(ABC):
     """One direction of a layer that runs over the steps of a sequence."""
 
-    def __init__(self, low: TfliteLowering, node: Node, direction: int, gates: int):
+    def __init__(self, low: TfliteLowering, node: TfliteNode, direction: int, gates: int):
         op, reads = node.main, node.main.inputs
         held = [low.values(read) for read in (*reads[1:4], None)[:3]]
         if held[0] is None or held[1] is None:
@@ -135,7 +135,7 @@ class _Gru(_Layer):
 
 
 def _recurrent(layer: type[_Layer], gates: int) -> Lowerer:
-    def write(low: TfliteLowering, node: Node) -> None:
+    def write(low: TfliteLowering, node: TfliteNode) -> None:
         _check(low, node)
         read = node.main.inputs[0]
         assert read is not None
@@ -151,7 +151,7 @@ def _recurrent(layer: type[_Layer], gates: int) -> Lowerer:
     return write
 
 
-def _give_steps(low: TfliteLowering, node: Node, given: list[list[int]]) -> None:
+def _give_steps(low: TfliteLowering, node: TfliteNode, given: list[list[int]]) -> None:
     """(steps, directions, samples, hidden)"""
     steps, ways, samples, width = low.shape(node.output)
     free = low.signature(node.output)[2]
@@ -169,7 +169,7 @@ def _give_states(low: TfliteLowering, tensor: str, states: list[int | None]) -> 
         low.emit("PACK", held, [low.make(tensor, Variant(None))], valuesCount=len(held), axis=0)
 
 
-def _check(low: TfliteLowering, node: Node) -> None:
+def _check(low: TfliteLowering, node: TfliteNode) -> None:
     op = node.main
     unusual = list(op.attribute("activations")) != default_activations(op.type, op.attributes)
     before = op.type == "GRU" and not op.attribute("linear_before_reset")

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.ir import Operand, is_output
-from detent.targets.litert.file.fusing import Node
+from detent.targets.litert.file.fusing import TfliteNode
 from detent.targets.litert.file.kernels import is_wide
 from detent.targets.litert.file.lowering import Lowerer, TfliteLowering, Variant, last_order, refusal
 
 __all__ = ["SHAPES", "constants", "moved", "picked", "taken"]
 
 
-def _data(node: Node) -> Operand:
+def _data(node: TfliteNode) -> Operand:
     read = node.main.inputs[0]
     assert read is not None
     return read
@@ -35,7 +35,7 @@ def moved(low: TfliteLowering, tensor: str, variant: Variant, source: int) -> in
     return low.make(tensor, variant, low.tensors[source].dtype)
 
 
-def constants(low: TfliteLowering, node: Node, position: int) -> list[int] | None:
+def constants(low: TfliteLowering, node: TfliteNode, position: int) -> list[int] | None:
     """A constant input that is a parameter of the operation; None if it is absent."""
     inputs = node.main.inputs
     if len(inputs) <= position or inputs[position] is None:
@@ -46,7 +46,7 @@ def constants(low: TfliteLowering, node: Node, position: int) -> list[int] | Non
     return [int(value) for value in np.ravel(values)]
 
 
-def reshape(low: TfliteLowering, node: Node) -> None:
+def reshape(low: TfliteLowering, node: TfliteNode) -> None:
     """Also Flatten, Squeeze and Unsqueeze: the new shape is known.
 
     Where channels-last data would have to be turned only to be multiplied with a constant matrix, that matrix is
@@ -74,7 +74,7 @@ def _one_order(signature: Sequence[int]) -> bool:
     return len(signature) > 2 and (signature[1] == 1 or all(size == 1 for size in signature[2:]))
 
 
-def _only_linear_layers(low: TfliteLowering, node: Node, before: Sequence[int], after: Sequence[int]) -> bool:
+def _only_linear_layers(low: TfliteLowering, node: TfliteNode, before: Sequence[int], after: Sequence[int]) -> bool:
     if len(before) != 4 or len(after) != 2 or after[0] != before[0]:
         return False
     if is_output(low.graph, node.output):
@@ -82,13 +82,13 @@ def _only_linear_layers(low: TfliteLowering, node: Node, before: Sequence[int], 
     return all(op.type == "Gemm" and low.is_constant(op.inputs[1]) for op, _ in low.graph.readers(node.output))
 
 
-def identity(low: TfliteLowering, node: Node) -> None:
+def identity(low: TfliteLowering, node: TfliteNode) -> None:
     read = _data(node)
     index, variant = taken(low, read, last=low.made_last(read))
     low.alias(node.output, variant, index)
 
 
-def transpose(low: TfliteLowering, node: Node) -> None:
+def transpose(low: TfliteLowering, node: TfliteNode) -> None:
     read = _data(node)
     rank = low.rank(read.tensor)
     order = [int(axis) for axis in node.main.attribute("perm", rank)]
@@ -103,7 +103,7 @@ def transpose(low: TfliteLowering, node: Node) -> None:
     low.emit("TRANSPOSE", [index, low.integers("order", order)], [made])
 
 
-def concat(low: TfliteLowering, node: Node) -> None:
+def concat(low: TfliteLowering, node: TfliteNode) -> None:
     """Inputs on another grid than the output are requantized first."""
     reads = [read for read in node.main.inputs if read is not None]
     rank = low.rank(node.output)
@@ -124,7 +124,7 @@ def _place(axis: int, rank: int, last: bool) -> int:
     return last_order(rank).index(axis) if last else axis
 
 
-def slice_(low: TfliteLowering, node: Node) -> None:
+def slice_(low: TfliteLowering, node: TfliteNode) -> None:
     read = _data(node)
     shape, rank = low.shape(read.tensor), low.rank(read.tensor)
     starts, ends = constants(low, node, 1), constants(low, node, 2)
@@ -161,7 +161,7 @@ def picked(low: TfliteLowering, index: int, picks: Mapping[int, npt.NDArray[Any]
     return index
 
 
-def tile(low: TfliteLowering, node: Node) -> None:
+def tile(low: TfliteLowering, node: TfliteNode) -> None:
     read, repeats = _data(node), constants(low, node, 1)
     assert repeats is not None
     if repeats[0] != 1 and low.signature(read.tensor)[0] < 0:
@@ -183,7 +183,7 @@ def _strided_slice(
     low.emit("STRIDED_SLICE", inputs, [made], beginMask=mask, endMask=mask)
 
 
-def split(low: TfliteLowering, node: Node) -> None:
+def split(low: TfliteLowering, node: TfliteNode) -> None:
     read = _data(node)
     rank = low.rank(read.tensor)
     axis = int(node.main.attribute("axis")) % rank
@@ -199,7 +199,7 @@ def split(low: TfliteLowering, node: Node) -> None:
         low.emit("SPLIT_V", [index, low.integers("sizes", sizes), place], made, numSplits=len(made))
 
 
-def gather(low: TfliteLowering, node: Node) -> None:
+def gather(low: TfliteLowering, node: TfliteNode) -> None:
     read, chosen = node.main.inputs
     assert read is not None
     assert chosen is not None
@@ -217,7 +217,7 @@ def gather(low: TfliteLowering, node: Node) -> None:
     low.emit("GATHER", [data, index], [made], axis=axis)
 
 
-def gather_elements(low: TfliteLowering, node: Node) -> None:
+def gather_elements(low: TfliteLowering, node: TfliteNode) -> None:
     """Numbers of a constant, at computed places along an axis: LiteRT picks them from one row."""
     read, chosen = node.main.inputs
     held, fixed = low.values(read), low.values(chosen)
@@ -241,7 +241,7 @@ def gather_elements(low: TfliteLowering, node: Node) -> None:
     low.emit("GATHER", [row, index], [moved(low, node.output, Variant(None), row)], axis=0)
 
 
-def expand(low: TfliteLowering, node: Node) -> None:
+def expand(low: TfliteLowering, node: TfliteNode) -> None:
     read = _data(node)
     if -1 in low.signature(node.output):
         low.fixed_batch = True  # the shape is a constant that holds the batch
@@ -253,7 +253,7 @@ def expand(low: TfliteLowering, node: Node) -> None:
     low.emit("BROADCAST_TO", [index, low.integers("shape", low.shape(node.output))], [made])
 
 
-def depth_to_space(low: TfliteLowering, node: Node) -> None:
+def depth_to_space(low: TfliteLowering, node: TfliteNode) -> None:
     """LiteRT takes the block from the front of the channels; torch's pixel shuffle from their end."""
     read = _data(node)
     block = int(node.main.attributes["blocksize"])
@@ -268,7 +268,7 @@ def depth_to_space(low: TfliteLowering, node: Node) -> None:
     low.emit("DEPTH_TO_SPACE", [index], [low.make(node.output, variant)], blockSize=block)
 
 
-def cast(low: TfliteLowering, node: Node) -> None:
+def cast(low: TfliteLowering, node: TfliteNode) -> None:
     read, to = _data(node), int(node.main.attributes["to"])
     if to not in _CASTS:
         raise refusal(node.main, f"to the ONNX type {to}", f"cast to {', '.join(_CASTS.values())}")

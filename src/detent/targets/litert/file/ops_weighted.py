@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detent.ir import Encoding, Op, Operand
-from detent.targets.litert.file.fusing import Node
+from detent.targets.litert.file.fusing import TfliteNode
 from detent.targets.litert.file.kernels import has_short_sums, is_wide
 from detent.targets.litert.file.lowering import Lowerer, TfliteLowering, Variant, refusal
 from detent.targets.litert.file.numbers import bias_codes, weight_codes
@@ -44,7 +44,7 @@ def _weight(
 
 def _bias(
     low: TfliteLowering,
-    node: Node,
+    node: TfliteNode,
     read: Operand | None,
     channels: int,
     x: Operand,
@@ -83,7 +83,7 @@ def _operands(op: Op) -> tuple[Operand, Operand, Operand | None]:
     return x, w, op.optional(2)
 
 
-def conv(low: TfliteLowering, node: Node) -> None:
+def conv(low: TfliteLowering, node: TfliteNode) -> None:
     op = node.main
     x, w, bias = _operands(op)
     spatial = low.rank(x.tensor) - 2
@@ -143,7 +143,7 @@ def _padding(
     return padded(low, index, pads), VALID
 
 
-def conv_transpose(low: TfliteLowering, node: Node) -> None:
+def conv_transpose(low: TfliteLowering, node: TfliteNode) -> None:
     op = node.main
     x, w, bias = _operands(op)
     spatial = low.rank(x.tensor) - 2
@@ -182,7 +182,7 @@ def conv_transpose(low: TfliteLowering, node: Node) -> None:
     low.emit("STRIDED_SLICE", cut, [low.make(node.output, Variant(encoding, True))], beginMask=9, endMask=9)
 
 
-def gemm(low: TfliteLowering, node: Node) -> None:
+def gemm(low: TfliteLowering, node: TfliteNode) -> None:
     op = node.main
     x, w, bias = _operands(op)
     if op.attribute("alpha") != 1.0 or op.attribute("beta") != 1.0 or op.attribute("transA"):
@@ -190,7 +190,7 @@ def gemm(low: TfliteLowering, node: Node) -> None:
     _fully_connected(low, node, x, w, bias, transposed=bool(op.attribute("transB")))
 
 
-def matmul(low: TfliteLowering, node: Node) -> None:
+def matmul(low: TfliteLowering, node: TfliteNode) -> None:
     x, w = node.main.inputs
     assert x is not None
     assert w is not None
@@ -203,7 +203,13 @@ def matmul(low: TfliteLowering, node: Node) -> None:
 
 
 def _fully_connected(
-    low: TfliteLowering, node: Node, x: Operand | None, w: Operand | None, bias: Operand | None, *, transposed: bool
+    low: TfliteLowering,
+    node: TfliteNode,
+    x: Operand | None,
+    w: Operand | None,
+    bias: Operand | None,
+    *,
+    transposed: bool,
 ) -> None:
     assert x is not None
     assert w is not None

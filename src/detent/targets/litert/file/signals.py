@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from detent.ir import Encoding, Op
-from detent.targets.litert.file.fusing import Node
+from detent.targets.litert.file.fusing import TfliteNode
 from detent.targets.litert.file.lowering import TfliteLowering, Variant
 
 __all__ = ["each", "give", "image"]
@@ -30,7 +30,7 @@ def image(low: TfliteLowering, index: int, spatial: int) -> int:
 
 def give(
     low: TfliteLowering,
-    node: Node,
+    node: TfliteNode,
     kind: str,
     inputs: list[int],
     options: dict[str, Any],

@@ -90,7 +90,7 @@ def is_activation(graph: Network, read: Operand) -> bool:
 
 
 def _same_shape(graph: Network, reads: Iterable[Operand]) -> bool:
-    """Free sizes count as equal, whatever their names."""
+    """Whether both have the same shape. Free sizes count as equal, whatever their names."""
     first, second = (graph.shapes.get(read.tensor) for read in reads)
     if first is None or second is None or len(first) != len(second):
         return False

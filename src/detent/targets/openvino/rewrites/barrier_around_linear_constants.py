@@ -48,7 +48,8 @@ def barrier_around_linear_constants(editor: NetworkEditor) -> None:
 
 
 def _is_matrix(shape: tuple[int | str, ...] | None) -> bool:
-    """Of several columns: ranges for one channel are those of the whole tensor."""
+    """Whether a tensor is a matrix with several columns: with one column, a range per channel is that of the whole
+    tensor."""
     return shape is not None and len(shape) == 2 and shape[1] != 1
 
 

@@ -137,7 +137,8 @@ def _product(op: Op, output: Encoding, bounds: Bounds) -> PartKernel | None:
 
 
 def _on_vectors(op: Op, weights: tuple[int, ...]) -> bool:
-    """Depthwise convolutions with stride 2 both ways; all others are products of matrices."""
+    """Whether it runs on the vector unit: depthwise convolutions with stride 2 in both directions. All others are
+    matrix products."""
     alone = op.type == "Conv" and weights[1] == 1 and op.groups == weights[0] > 1
     return alone and op.attribute("strides", len(weights) - 2) == [2, 2] and min(weights[2:]) > 1
 
@@ -216,7 +217,7 @@ def _average(graph: Network, op: Op, output: Encoding, bounds: Bounds) -> PartKe
 
 
 def _twice(op: Op) -> bool:
-    """Windows of 2x2 side by side, and of 3x3 with padding that does not count."""
+    """Whether the average is rounded twice: adjacent 2x2 windows, and 3x3 windows with padding that does not count."""
     if op.type != "AveragePool":
         return False
     kernel: list[int] = op.attribute("kernel_shape")

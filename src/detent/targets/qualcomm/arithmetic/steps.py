@@ -33,7 +33,7 @@ __all__ = ["INTEGER_OPERATORS", "entries", "makers", "why_float"]
 _CLIPS = ops_with(Trait.CLIPS)
 
 
-def _alone(graph: Network, op: Op) -> Step | None:
+def _fused_step(graph: Network, op: Op) -> Step | None:
     """An operation with the bias and clip that are fused into it."""
     adding = bias_behind(graph, op)
     made = chain(graph, adding or op, _CLIPS)
@@ -231,7 +231,7 @@ def _is_real(graph: Network, tensor: str) -> bool:
 def makers(graph: Network) -> dict[str, Maker]:
     """A maker for every type of operation of the network."""
     moves = dict.fromkeys(MOVES, move_step)
-    special: dict[str, Maker] = {**moves, **dict.fromkeys(PARTS, _alone), "Concat": _concat}
+    special: dict[str, Maker] = {**moves, **dict.fromkeys(PARTS, _fused_step), "Concat": _concat}
 
     def maker(graph: Network, op: Op) -> Step:
         found = special[op.type](graph, op) if op.type in special else None

@@ -41,7 +41,7 @@ def avgpool_pad_even_kernels(editor: NetworkEditor) -> None:
 
 
 def _is_wrong(op: Op) -> bool:
-    """By padding before the first window; behind the last one it does no harm."""
+    """Whether it is affected: by padding before the first window. Padding after the last one is harmless."""
     kernel, strides = op.attribute("kernel_shape"), op.attribute("strides")
     if not any(op.attribute("pads")[: len(kernel)]):
         return False
