@@ -19,8 +19,7 @@ def pool_planes(network: Network, *, on_grids: bool) -> Network:
     follows. With `on_grids`, for targets whose pooling runs on integers, the Squeeze is on the grid of its output as
     well: engines fuse only adjacent nodes.
     """
-    taken = [name for op in network.ops for name in (op.name, *op.outputs)]
-    names = TensorNames([*taken, *network.inputs, *network.constants], ".")
+    names = TensorNames(network.names, ".")
     ops: list[Op] = []
     constants, shapes = dict(network.constants), dict(network.shapes)
     for op in network.ops:

@@ -188,6 +188,12 @@ class Network:
         """The tensors that the outputs read."""
         return frozenset(output.read.tensor for output in self.outputs)
 
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """All names that it uses: of tensors, operations and outputs."""
+        made = (name for op in self.ops for name in (op.name, *op.outputs))
+        return frozenset([*self.inputs, *self.constants, *made, *(output.name for output in self.outputs)])
+
     def is_constant(self, read: Operand | None) -> TypeGuard[Operand]:
         """Whether it reads a constant; an absent input does not."""
         return read is not None and read.tensor in self.constants

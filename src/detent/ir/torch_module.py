@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.errors import DeployError
+from detent.ir.names import TensorNames
 from detent.ir.network import Network, Op, Operand
 from detent.ir.patterns import sole_float_reader
 from detent.ir.qparams import Encoding
@@ -20,9 +21,6 @@ from detent.ir.reference import Kernel
 from detent.ir.torch_functions import FUNCTIONS, call
 
 __all__ = ["FloatGrids", "Grids", "TorchGraph", "with_linear_layers"]
-
-_TURNED = "_turned"
-"""Ends the name of a matrix of weights that was transposed here."""
 
 
 class Grids(ABC):
@@ -159,14 +157,14 @@ def with_linear_layers(graph: Network) -> Network:
 
     ONNX has no linear layer for more than two dimensions; torch has, and its compilers look for it.
     """
-    constants = dict(graph.constants)
+    weights = _Weights(graph)
     ops: list[Op] = []
     gone: set[str] = set()
     for op in graph.ops:
         if op.outputs[0] in gone:
             continue
         turned = _is_untransposed(op)
-        weight = _linear_weight(graph, op, constants) if op.type == "MatMul" or turned else None
+        weight = weights.of(op) if op.type == "MatMul" or turned else None
         if weight is None:
             ops.append(op)
             continue
@@ -177,15 +175,14 @@ def with_linear_layers(graph: Network) -> Network:
         inputs: tuple[Operand | None, ...] = (op.inputs[0], weight)
         outputs = op.outputs
         added = None if add is None else _added(add, op.outputs[0])
-        if add is not None and _is_bias(graph, added, constants, weight):
+        if add is not None and _is_bias(graph, added, len(weights.constants[weight.tensor])):
             inputs, outputs = (*inputs, added), add.outputs
             gone.add(add.outputs[0])
         ops.append(Op("Gemm", op.name, inputs, outputs, {"transB": 1}))
     used = {read.tensor for op in ops for read in op.inputs if read is not None}
     used |= graph.output_tensors
     ops = [op for op in ops if used.intersection(op.outputs)]
-    coded = {name for name in constants if name not in graph.constants and name.removesuffix(_TURNED) in graph.coded}
-    return replace(graph, ops=tuple(ops), constants=constants, coded=graph.coded | coded)
+    return replace(graph, ops=tuple(ops), constants=weights.constants, coded=weights.coded)
 
 
 def _is_untransposed(op: Op) -> bool:
@@ -202,25 +199,40 @@ def _added(add: Op, product: str) -> Operand | None:
     return next((read for read in add.inputs if read is not None and read.tensor != product), None)
 
 
-def _linear_weight(graph: Network, op: Op, constants: dict[str, npt.NDArray[Any]]) -> Operand | None:
-    """The weights of a MatMul as (outputs, inputs), if they are constant."""
-    read = op.inputs[1]
-    if read is None:
-        return None
-    maker = graph.producer(read.tensor)
-    if maker is not None and maker.type == "Transpose" and read.encoding is None:
-        source = maker.inputs[0]
-        turned = maker.attribute("perm", 2) == [1, 0]
-        return source if graph.is_constant(source) and turned else None
-    if read.tensor not in graph.constants or graph.constants[read.tensor].ndim != 2:
-        return None
-    name = f"{read.tensor}{_TURNED}"
-    constants[name] = np.ascontiguousarray(graph.constants[read.tensor].T)
-    encoding = read.encoding
-    return Operand(name, None if encoding is None else encoding.transposed())
+class _Weights:
+    """The constants of a network, and the weights of its linear layers as (outputs, inputs)."""
+
+    def __init__(self, graph: Network):
+        self._graph, self._names = graph, TensorNames(graph.names)
+        self.constants, self.coded = dict(graph.constants), graph.coded
+        self._transposed: dict[str, str] = {}
+
+    def of(self, op: Op) -> Operand | None:
+        """The weights of a MatMul or Gemm, if they are constant."""
+        read, graph = op.inputs[1], self._graph
+        if read is None:
+            return None
+        maker = graph.producer(read.tensor)
+        if maker is not None and maker.type == "Transpose" and read.encoding is None:
+            source = maker.inputs[0]
+            turned = maker.attribute("perm", 2) == [1, 0]
+            return source if graph.is_constant(source) and turned else None
+        if read.tensor not in graph.constants or graph.constants[read.tensor].ndim != 2:
+            return None
+        if read.tensor not in self._transposed:
+            self._transposed[read.tensor] = self._transpose(read.tensor)
+        encoding = read.encoding
+        return Operand(self._transposed[read.tensor], None if encoding is None else encoding.transposed())
+
+    def _transpose(self, tensor: str) -> str:
+        name = self._names.unique(f"{tensor}_turned")
+        self.constants[name] = np.ascontiguousarray(self._graph.constants[tensor].T)
+        if tensor in self.coded:
+            self.coded |= {name}
+        return name
 
 
-def _is_bias(graph: Network, read: Operand | None, constants: Mapping[str, npt.NDArray[Any]], weight: Operand) -> bool:
+def _is_bias(graph: Network, read: Operand | None, size: int) -> bool:
     if read is None or read.tensor not in graph.constants:
         return False
-    return graph.constants[read.tensor].shape == constants[weight.tensor].shape[:1]
+    return graph.constants[read.tensor].shape == (size,)

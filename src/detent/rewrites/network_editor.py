@@ -62,9 +62,7 @@ class NetworkEditor:
 
     def __init__(self, network: Network):
         self.network = network
-        made = (name for op in network.ops for name in (op.name, *op.outputs))
-        ends = (output.name for output in network.outputs)
-        self._names = TensorNames([*made, *ends, *network.inputs, *network.constants], ".")
+        self._names = TensorNames(network.names, ".")
         self._instead: dict[str, list[Op]] = {}  # by the last output of the replaced operations
         self._gone: set[str] = set()
         self._written: list[Op] = []

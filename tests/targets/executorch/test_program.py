@@ -71,6 +71,23 @@ def test_weights_of_a_gemm_are_turned_as_well() -> None:
     assert read.tensor in turned.coded
 
 
+def test_weights_that_are_turned_do_not_replace_others() -> None:
+    """Whatever those are called; and two layers share them."""
+    ops = (
+        Op("MatMul", "one", (Operand("x"), Operand("w")), ("a",)),
+        Op("Gemm", "two", (Operand("a"), Operand("w_turned")), ("b",), {"transB": 1}),
+        Op("MatMul", "three", (Operand("b"), Operand("w")), ("y",)),
+    )
+    constants = {"w": np.array([[1, 2], [3, 4]], np.float32), "w_turned": np.array([[0, 1], [5, 0]], np.float32)}
+    port = Port("float32", (1, 2))
+    graph = Network({"x": port}, (Output("y", Operand("y")),), ops, constants, frozenset(), {}, 21)
+    linear = with_linear_layers(graph)
+    assert linear.ops[0].inputs[1] == linear.ops[2].inputs[1]
+    (found,) = TorchGraph(linear, FloatGrids())(torch.tensor([[1.0, 10.0]]))
+    expected = np.array([[1, 10]], np.float32) @ constants["w"] @ constants["w_turned"].T @ constants["w"]
+    assert found.tolist() == expected.tolist()
+
+
 def test_a_bias_may_stand_before_the_product() -> None:
     ops = (
         Op("MatMul", "product", (Operand("x"), Operand("w")), ("p",)),

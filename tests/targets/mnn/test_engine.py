@@ -452,7 +452,7 @@ def test_codes_that_several_operations_read_in_float_outlive_another_size(kind: 
     prepared = detent.prepare(model, (x,), backend="mnn")
     detent.calibrate(prepared, [(x,)])
     package = detent.deploy(prepared, tmp_path / "out")
-    assert MnnScales(package.graph).casts
+    assert MnnScales(package.graph).casts.readers
     engine, port = Mnn.load(package), next(iter(package.graph.inputs))
     given = {size: engine.run({port: x[:size].numpy()})["output"] for size in (1, 3, 2)}
     assert given[3][:2].tolist() == given[2].tolist()

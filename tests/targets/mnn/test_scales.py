@@ -129,7 +129,7 @@ def test_codes_that_several_read_in_float_are_made_real_once() -> None:
         Op("Mul", "e", (Operand("b"), Operand("c")), ("e",)),
         output=Operand("d", grid(1.0)),
     )
-    assert found.casts == {"a": {"b", "c"}}
+    assert found.casts.readers == {"a": {"b", "c"}}
     assert scales(found) == {"x": 0.5, "a": 0.25, "d": 1.0}
     assert set(found.on_integers) == {"a", "d"}
 
@@ -141,7 +141,7 @@ def test_one_reader_in_float_needs_no_cast_of_its_own() -> None:
         conv(Operand("a", grid(0.25)), "d"),
         output=Operand("d", grid(1.0)),
     )
-    assert found.casts == {}
+    assert found.casts.readers == {}
     assert set(found.on_integers) == {"a", "d"}
 
 
@@ -213,7 +213,7 @@ def test_real_numbers_that_somebody_wants_do_not_have_the_scale_of_a_layer() -> 
         Op("Add", "e", (Operand("c", grid(1.0)), Operand("d")), ("e",)),
         output=Operand("e"),
     )
-    assert found.casts == {"b": {"c"}}
+    assert found.casts.readers == {"b": {"c"}}
     assert "b" not in scales(found)
     assert scales(found)["b.real"] == 0.125
     assert "c" in found.on_integers
@@ -226,7 +226,7 @@ def test_a_scale_that_comes_through_a_leaky_relu_ends_before_it_if_the_numbers_a
         Op("Identity", "y", (Operand("b"),), ("y",)),
         output=Operand("y"),
     )
-    assert found.casts == {"a": {"b"}}
+    assert found.casts.readers == {"a": {"b"}}
     assert scales(found) == {"x": 0.5, "a": 0.25}
 
 
@@ -246,3 +246,39 @@ def test_scales_go_on_from_where_they_are_when_sizes_change() -> None:
     )
     assert "f" not in found.on_integers
     assert "f" in found.never_on_codes
+
+
+def test_a_tensor_may_be_called_as_an_alias_would_be() -> None:
+    """`b.real` is the network's, so the alias of `b` gets another name."""
+    found = network(
+        conv(Operand("x", grid(0.5)), "a"),
+        Op("Sigmoid", "b", (Operand("a", grid(0.25)),), ("b",)),
+        conv(Operand("b", grid(0.125)), "c"),
+        Op("Softmax", "b.real", (Operand("b"),), ("b.real",)),
+        Op("Add", "e", (Operand("c", grid(1.0)), Operand("b.real")), ("e",)),
+        output=Operand("e"),
+    )
+    assert found.casts.alias_of == {"b": "b.real_1"}
+    assert scales(found) == {"x": 0.5, "a": 0.25, "b.real_1": 0.125, "c": 1.0}
+
+
+def test_no_tensor_is_an_alias_because_of_its_name() -> None:
+    """`a.real` has the scale of `a`, and nothing to do with its codes."""
+    found = network(
+        conv(Operand("x", grid(0.5)), "a"),
+        Op("Sigmoid", "a.real", (Operand("a", grid(0.25)),), ("a.real",)),
+        conv(Operand("a.real", grid(0.25)), "c"),
+        Op("Softmax", "d", (Operand("a.real"),), ("d",)),
+        Op("Add", "e", (Operand("c", grid(1.0)), Operand("d")), ("e",)),
+        output=Operand("e"),
+    )
+    assert found.casts.readers == {"a.real": {"c"}}
+
+
+def test_a_tensor_called_parts_has_its_scale() -> None:
+    found = network(
+        conv(Operand("x", grid(0.5)), "x.parts"),
+        conv(Operand("x.parts", grid(0.25)), "c"),
+        output=Operand("c", grid(1.0)),
+    )
+    assert scales(found) == {"x": 0.5, "x.parts": 0.25, "c": 1.0}

@@ -265,6 +265,22 @@ def test_no_two_nodes_have_one_name(tmp_path) -> None:
     assert len({node.name for node in nodes}) == len(nodes)
 
 
+def test_tensors_may_be_called_as_an_alias_would_be() -> None:
+    """The layer reads an alias of `gate`, which the Softmax reads too; the pool needs the shape of what it reads."""
+    builder = Builder(INT8)
+    gate = builder.float_op("Sigmoid", conv(builder, builder.input("x", 1, 4, 6, 6), 4))
+    other = builder.float_op("Softmax", gate, axis=1)
+    half = builder.float_op("AveragePool", other, kernel_shape=[2, 2], strides=[2, 2])
+    end = builder.float_op("MaxPool", half, kernel_shape=[1, 1], strides=[3, 3], ceil_mode=1)
+    builder.output(conv(builder, builder.quantized(gate), 4, 1))
+    builder.output(end)
+    net = builder.net()
+    names = {gate.name: "gate", other.name: "gate.real", half.name: "gate.real.real"}
+    network = mnn_network(read_qdq(net.model).renamed(names))
+    assert {"gate", "gate.real", "gate.real_1", "gate.real.real"} <= network.names
+    assert_same_numbers(net, write_qdq(network))
+
+
 def test_the_script_that_runs_mnn_is_there() -> None:
     """The engine runs it in a process of its own, by its path; MNN itself is not needed to look."""
     assert engine._WORKER.is_file()

@@ -111,8 +111,7 @@ class RoundedBlocks(Arithmetic):
 
     def rewrite(self, graph: Network) -> Network:
         """Products of weights in blocks as the engine's operator."""
-        taken = [*graph.inputs, *graph.constants, *(name for op in graph.ops for name in (op.name, *op.outputs))]
-        names, constants, ops = TensorNames(taken, "."), dict(graph.constants), []
+        names, constants, ops = TensorNames(graph.names, "."), dict(graph.constants), []
         for op in graph.ops:
             found = self.blocks(graph, op)
             if found is None:

@@ -86,8 +86,7 @@ def with_planes(graph: Network) -> Network:
 def with_rounded_tokens(graph: Network) -> Network:
     """The same network, where layers whose weights are codes read activations that are rounded to 8 bits token by
     token; weights that others read are real numbers."""
-    taken = [*graph.inputs, *graph.constants, *(name for op in graph.ops for name in (op.name, *op.outputs))]
-    names, constants, ops = TensorNames(taken, "."), dict(graph.constants), []
+    names, constants, ops = TensorNames(graph.names, "."), dict(graph.constants), []
     rounded: dict[Operand, Operand] = {}
     for op in graph.ops:
         if rounds_tokens(graph, op):

@@ -21,7 +21,6 @@ from detent.errors import DeployError
 from detent.ir import Network, Op, Operand
 from detent.rewrites import float_network
 from detent.targets.mnn.layers import PRODUCT
-from detent.targets.mnn.scale_propagation import REAL
 from detent.targets.mnn.scope import MnnScope, written
 from detent.targets.mnn.windows import with_whole_windows
 
@@ -239,7 +238,7 @@ def _identity(scope: MnnScope, op: Op) -> Ops:
     """For an output that a function reads too: MNN would return the result of the function."""
     source = op.input_names[0]
     moved = op.outputs[0] in scope.outputs and source not in scope.convolved
-    real = f"{source}{REAL}" if source in scope.casts else source
+    real = scope.casts.alias_of.get(source, source)
     if moved and any(other.type in _FUNCTIONS for name in (source, real) for other in scope.readers(name)):
         doubled = f"{op.outputs[0]}.doubled"
         yield written("Mul", [real, scope.number(2)], doubled, doubled)

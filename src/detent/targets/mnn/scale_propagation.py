@@ -6,32 +6,28 @@ one from propagating.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from detent.ir import Encoding, Network, Op, Operand, Trait, ops_with
+from detent.ir import Encoding, Network, Trait, ops_with
+from detent.targets.mnn.casts import Casts, with_casts
 from detent.targets.mnn.layers import PRODUCTS, WEIGHTED, MnnUnit, integer_layers, is_split, layer_grid
 
 __all__ = [
     "AVERAGES",
     "FLOAT",
     "MOVES",
-    "PARTS",
-    "REAL",
     "WINDOWS",
-    "Casts",
     "Chains",
+    "MovedInput",
     "Scale",
-    "aliases",
+    "Scales",
     "first_scales",
     "inside_chains",
     "layer_ends",
-    "read_as",
     "reads_moved",
     "sources",
     "spread",
-    "with_casts",
 ]
 
 AVERAGES = ops_with(Trait.AVERAGE_POOL)
@@ -41,10 +37,6 @@ MOVES = ops_with(Trait.MOVES_VALUES) - {"Expand", "Gather", "GatherElements", "T
 not."""
 FLOAT = ops_with(Trait.CLIPS) | {"LeakyRelu"}
 """Hand scales on, and have no kernel for codes; a ReLU that stands alone is written as a clip."""
-PARTS = ".parts"
-"""Behind the output of a layer: what it reads after MNN moved it, which hands its scale back."""
-REAL = ".real"
-"""Ends the name of an alias of a tensor: real numbers of codes, or those that have the scale."""
 _ROUNDS = 3
 
 
@@ -56,8 +48,16 @@ class Scale:
     grid: Encoding
 
 
-Scales = dict[str, Scale]
-Ways = dict[str, dict[str, None]]
+@dataclass(frozen=True)
+class MovedInput:
+    """What a layer reads after MNN moved it, which hands its scale back. `layer` is its output."""
+
+    layer: str
+
+
+Scaled = str | MovedInput
+Scales = dict[Scaled, Scale]
+Ways = dict[Scaled, dict[Scaled, None]]
 """From a tensor to those that its scale goes on to, in their order."""
 
 
@@ -100,8 +100,8 @@ def spread(units: Iterable[MnnUnit], scales: Scales, chains: Chains) -> Scales:
     backward: Ways = {}
     for unit in units:
         reads = [found for name in unit.reads for found in sources(name, chains)]
-        if unit.output + PARTS in scales:
-            backward.setdefault(unit.output + PARTS, {}).update((read, None) for read in reads if read not in scales)
+        if (moved := MovedInput(unit.output)) in scales:
+            backward.setdefault(moved, {}).update((read, None) for read in reads if read not in scales)
         if unit.head.type not in {*MOVES, *WINDOWS, *FLOAT}:
             continue
         for given in unit.gives:
@@ -130,11 +130,11 @@ def _without_those_of_several(ways: Ways, others: Ways) -> None:
                 ways.pop(name, None)
 
 
-def _reached(ways: Ways) -> set[str]:
+def _reached(ways: Ways) -> set[Scaled]:
     return {name for ends in ways.values() for name in ends}
 
 
-def _carry(ways: Ways, starts: Iterable[str], scales: Scales) -> bool:
+def _carry(ways: Ways, starts: Iterable[Scaled], scales: Scales) -> bool:
     changed = False
     reached = list(starts)
     while reached:
@@ -146,34 +146,6 @@ def _carry(ways: Ways, starts: Iterable[str], scales: Scales) -> bool:
             scales[end] = scales[name]
             reached.append(end)
     return changed
-
-
-Casts = Mapping[str, set[str]]
-"""Tensors, and the outputs of operations that read an alias of them; an alias may have one in turn."""
-
-
-def read_as(name: str, head: str, casts: Casts) -> str:
-    """The alias of a tensor that an operation reads."""
-    while head in casts.get(name, ()):
-        name += REAL
-    return name
-
-
-def aliases(name: str, casts: Casts) -> Iterator[str]:
-    """A tensor and all its aliases, each computed from the one before."""
-    yield name
-    while name in casts:
-        name += REAL
-        yield name
-
-
-def with_casts(units: Iterable[MnnUnit], casts: Casts) -> Iterator[MnnUnit]:
-    """The units as they are written, with one for each alias."""
-    for unit in units:
-        yield replace(unit, reads=tuple(read_as(name, unit.head.outputs[0], casts) for name in unit.reads))
-        for name in unit.gives:
-            for one, other in pairwise(aliases(name, casts)):
-                yield MnnUnit((Op("Max", other, (Operand(one),), (other,)),), (one,))
 
 
 def reads_moved(graph: Network, unit: MnnUnit) -> bool:
@@ -189,16 +161,16 @@ def layer_ends(graph: Network, unit: MnnUnit) -> tuple[Encoding, Encoding] | Non
     return data.encoding, given
 
 
-def first_scales(graph: Network, casts: Casts) -> dict[str, Scale]:
+def first_scales(graph: Network, casts: Casts) -> Scales:
     """The scales in the converted model: a tensor keeps the first one it is given."""
-    scales: dict[str, Scale] = {}
+    scales: Scales = {}
     for unit in with_casts(integer_layers(graph), casts):
         ends = layer_ends(graph, unit)
         if ends is None:
             continue
         read, given = ends
         if reads_moved(graph, unit):
-            scales[unit.output + PARTS] = Scale(read)
+            scales[MovedInput(unit.output)] = Scale(read)
         else:
             scales.setdefault(unit.reads[0], Scale(read))
         if not is_split(graph, unit.head):  # its parts are joined behind it

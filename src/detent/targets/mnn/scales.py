@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from detent.ir import Encoding, Network, Op, Trait, ops_with
+from detent.targets.mnn.casts import Casts, with_casts
 from detent.targets.mnn.layers import (
     BINARY,
     PRODUCTS,
@@ -25,33 +26,24 @@ from detent.targets.mnn.scale_propagation import (
     AVERAGES,
     FLOAT,
     MOVES,
-    PARTS,
-    REAL,
     WINDOWS,
-    Scale,
-    aliases,
+    Scales,
     first_scales,
     inside_chains,
     layer_ends,
-    read_as,
     reads_moved,
     sources,
     spread,
-    with_casts,
 )
 from detent.traversal import reachable
 
 __all__ = ["MnnScales"]
 
 
-_OTHER_TWICE = REAL * 2
-"""Ends what needs no further alias: it is read by those alone that need it."""
-
-
 class MnnScales:
     """`grids` by tensor, and by the output of its first operation each unit that runs on integers.
 
-    `casts` are tensors that some operations read an alias of, with the outputs of those operations:
+    `casts` has tensors that some operations read an alias of, with the outputs of those operations:
     `mnn.model` writes a maximum that makes it, because that hands no scale on. Some are in float and have a
     scale (`_real_with_a_scale`); others are codes that several operations read in float. MNN 3.6.1 makes real numbers
     of codes once, for the first that reads them, and keeps them for the others; when sizes change it makes them anew,
@@ -85,7 +77,7 @@ class MnnScales:
         self.functions = {unit.head.outputs[0]: op for unit, op in behind.items() if graph.grid_of(unit.output) is None}
         self._given_out = graph.output_tensors
         self.never_on_codes = {op.outputs[0] for op in graph.ops if _is_wrong(graph, op)} | self.behind_products
-        self.casts: dict[str, set[str]] = {}
+        self.casts = Casts(graph)
         while self._settle():
             pass
 
@@ -107,7 +99,7 @@ class MnnScales:
         """The grid on which an integer operation reads a tensor."""
         if op.outputs[0] in self._own:
             return self._own[op.outputs[0]][0]
-        return self.grids.get(read_as(tensor, op.outputs[0], self.casts))
+        return self.grids.get(self.casts.read_as(tensor, op.outputs[0]))
 
     def given(self, unit: MnnUnit) -> Encoding:
         """The grid of the output of an integer unit."""
@@ -129,21 +121,14 @@ class MnnScales:
             first = computed if first is None else first
             wrong = self._other_than_simulated() | self._windows_of_real_numbers() | (computed - first)
             self.never_on_codes |= wrong
-            if wrong or self._cast(self._real_with_a_scale()) or self._cast(self._scaled_from_before()):
+            if wrong or self.casts.add(self._real_with_a_scale()) or self.casts.add(self._scaled_from_before()):
                 return True
             if scales == before:
-                return self._cast(self._read_in_float_by_several())
+                return self.casts.add(self._read_in_float_by_several())
 
-    def _cast(self, readers: Mapping[str, set[str]]) -> bool:
-        """Let operations read an alias of a tensor; returns whether this is new."""
-        more = {name: heads for name, heads in readers.items() if not heads <= self.casts.get(name, set())}
-        for name, heads in more.items():
-            self.casts.setdefault(name, set()).update(heads)
-        return bool(more)
-
-    def _know(self, moving: Iterable[MnnUnit], scales: Mapping[str, Scale]) -> None:
+    def _know(self, moving: Iterable[MnnUnit], scales: Scales) -> None:
         self.grids: Mapping[str, Encoding] = {
-            name: scale.grid for name, scale in scales.items() if not name.endswith(PARTS)
+            name: scale.grid for name, scale in scales.items() if isinstance(name, str)
         } | {
             name: scales[first].grid
             for name in self._chains
@@ -166,7 +151,7 @@ class MnnScales:
         own = self._own.get(unit.head.outputs[0])
         return own is None or tensor not in self.grids or _are_equal(own[1], self.grids[tensor])
 
-    def _has_kernel(self, unit: MnnUnit, scales: Mapping[str, Scale]) -> bool:
+    def _has_kernel(self, unit: MnnUnit, scales: Scales) -> bool:
         gives = [name for name in unit.gives if name not in self._chains]
         names = [*(found for name in unit.reads for found in sources(name, self._chains)), *gives]
         if not gives or any(name not in scales for name in names):
@@ -185,7 +170,7 @@ class MnnScales:
     def _holds_codes(self, tensor: str) -> bool:
         """Whether its numbers are on its grid already: what a ReLU leaves of codes is computed in float, and is."""
         while not self._are_codes(tensor):
-            op, before = self._graph.producer(tensor), tensor.removesuffix(REAL)
+            op, before = self._graph.producer(tensor), self.casts.made_from.get(tensor, tensor)
             if op is not None and op.type == "Relu" and op.inputs[0] is not None:
                 before = op.inputs[0].tensor
             if before == tensor or not _are_equal(self.grids.get(tensor), self.grids.get(before)):
@@ -253,7 +238,7 @@ class MnnScales:
         found: dict[str, set[str]] = {}
         for tensor, alias in self._rounded():
             heads = {self._unit_of[op.outputs[0]].head.outputs[0] for op, _ in self._graph.readers(tensor)}
-            readers = {head for head in heads if read_as(tensor, head, self.casts).startswith(alias)}
+            readers = {head for head in heads if alias in self.casts.lineage(self.casts.read_as(tensor, head))}
             on_codes = {head for head in readers if self._takes_scales(self._unit_of[head])}
             if alias in self._given_out or readers != on_codes:
                 found[alias] = on_codes
@@ -267,15 +252,16 @@ class MnnScales:
         for unit in (each for each in makers if each.head.type in (*FLOAT, *MOVES)):
             head = unit.head.outputs[0]
             for name in unit.reads:
-                for read, first in self._first_readers(read_as(name, head, self.casts), head):
-                    if read not in wanted and not read.endswith(_OTHER_TWICE):
+                for read, first in self._first_readers(self.casts.read_as(name, head), head):
+                    # An alias of an alias needs none: it is read by those alone that need it.
+                    if read not in wanted and len(self.casts.lineage(read)) < 3:
                         found.setdefault(read, set()).add(first)
         return found
 
     def _rounded(self) -> Iterator[tuple[str, str]]:
         """Tensors in float with a scale, and which alias of them it is."""
         for tensor in (*self._graph.inputs, *self._makers):
-            for alias in aliases(tensor, self.casts):
+            for alias in self.casts.aliases(tensor):
                 if alias in self.grids and not self._holds_codes(alias):
                     yield tensor, alias
 
@@ -304,7 +290,7 @@ class MnnScales:
         return {
             name: found
             for name, found in readers.items()
-            if name in self.casts or (name in keeps and len(found) + (name in more) > 1)
+            if name in self.casts.readers or (name in keeps and len(found) + (name in more) > 1)
         }
 
     def _first_readers(self, tensor: str, reader: str) -> Iterator[tuple[str, str]]:

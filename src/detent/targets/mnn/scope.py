@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from detent.ir import Network, Op, Operand
 from detent.targets.mnn.layers import BINARY, MnnUnit, has_small_groups, is_large
-from detent.targets.mnn.scale_propagation import REAL, aliases, read_as
 from detent.targets.mnn.scales import MnnScales
 
 __all__ = ["MnnScope", "written"]
@@ -47,12 +46,12 @@ class MnnScope:
     def _with_aliases(self, op: Op) -> Op:
         """With the aliases that are made for an operation in place of what it reads."""
         head = self._heads.get(op.outputs[0], op.outputs[0])
-        reads = (read and replace(read, tensor=read_as(read.tensor, head, self.casts)) for read in op.inputs)
+        reads = (read and replace(read, tensor=self.casts.read_as(read.tensor, head)) for read in op.inputs)
         return replace(op, inputs=tuple(reads))
 
     def made_of(self, tensor: str) -> Iterator[Op]:
         """The operations that create the aliases of a tensor."""
-        for one, other in pairwise(aliases(tensor, self.casts)):
+        for one, other in pairwise(self.casts.aliases(tensor)):
             yield self.same(one, other)
 
     def same(self, tensor: str, output: str) -> Op:
@@ -77,12 +76,15 @@ class MnnScope:
 
     def sizes(self, tensor: str) -> tuple[int | str, ...] | None:
         """The spatial sizes of a tensor."""
-        shape = self._shapes.get(_plain(tensor))
+        shape = self._shape(tensor)
         return None if shape is None else tuple(shape[2:])
 
     def rank(self, tensor: str) -> int | None:
-        shape = self._shapes.get(_plain(tensor))
+        shape = self._shape(tensor)
         return None if shape is None else len(shape)
+
+    def _shape(self, tensor: str) -> tuple[int | str, ...] | None:
+        return self._shapes.get(self.casts.lineage(tensor)[-1])
 
     def readers(self, tensor: str) -> list[Op]:
         return [op for op in self.network.ops if tensor in op.input_names]
@@ -92,10 +94,3 @@ def written(op_type: str, reads: Sequence[str], output: str, name: str, **attrib
     """An operation on real numbers; an absent input is ""."""
     inputs = tuple(Operand(tensor) if tensor else None for tensor in reads)
     return Op(op_type, name, inputs, (output,), attributes)
-
-
-def _plain(alias: str) -> str:
-    """The tensor that it is an alias of."""
-    while alias.endswith(REAL):
-        alias = alias.removesuffix(REAL)
-    return alias

@@ -68,8 +68,7 @@ A8_FORMAT = MatMulNBits("matmul_nbits_a8", 4)
 
 
 def _in_blocks(graph: Network, level: int) -> Network:
-    taken = [*graph.inputs, *graph.constants, *(name for op in graph.ops for name in (op.name, *op.outputs))]
-    names = TensorNames([*taken, *(output.name for output in graph.outputs)], ".")
+    names = TensorNames(graph.names, ".")
     constants: dict[str, Any] = dict(graph.constants)
     held: dict[tuple[str, str], tuple[Operand | None, ...]] = {}
     ops = []

@@ -139,9 +139,8 @@ class _Rewrite:
     """
 
     def __init__(self, graph: Network, mask: str, config: Mapping[str, Any], context: int):
-        tensors = (name for op in graph.ops for name in (op.name, *op.outputs))
         self._graph, self._config, self._context = graph, config, context
-        self._names = TensorNames([*graph.inputs, *graph.constants, *tensors], ".")
+        self._names = TensorNames(graph.names, ".")
         self.mask = mask if mask in graph.inputs else self._names.unique(mask)
         self.positions: str | None = None
         self.constants: dict[str, npt.NDArray[Any]] = dict(graph.constants)
