@@ -198,7 +198,7 @@ def _for_cpu(recipe: Recipe, cpu: str | None) -> Recipe:
     return recipe if cpu is None else recipe.model_copy(update={"cpu": cpus.find(cpu).name})
 
 
-def _refuse_other_reals(model: Any) -> None:
+def _refuse_other_reals(model: object) -> None:
     found = other_real(model) if isinstance(model, nn.Module) else None
     if found is not None:
         raise CaptureError(

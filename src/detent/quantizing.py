@@ -238,7 +238,7 @@ def _batches(given: Any, network: nn.Module) -> Iterable[Any]:
     return found
 
 
-def _name(model: Any) -> str:
+def _name(model: str | os.PathLike[str] | ModelProto | nn.Module) -> str:
     return Path(model).stem if isinstance(model, (str, os.PathLike)) else "model"
 
 

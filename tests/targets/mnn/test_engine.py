@@ -459,6 +459,23 @@ def test_codes_that_several_operations_read_in_float_outlive_another_size(kind: 
     assert package.verify([x], latency=False).holds
 
 
+def test_names_that_an_alias_would_have_change_no_number() -> None:
+    builder = Builder(Style(activation="int8", symmetric=True, batch=2))
+    gate = builder.float_op("Sigmoid", conv(builder, builder.input("x", 2, 4, 6, 6), 4))
+    other = builder.float_op("Softmax", gate, axis=1)
+    layer = conv(builder, builder.quantized(gate), 4, 1)
+    builder.output(layer)
+    builder.output(other)
+    net = builder.net()
+    plain, found = read_qdq(net.model), []
+    for names in ({}, {gate.name: "gate", other.name: "gate.real", layer.name: "gate.parts"}):
+        graph = plain.renamed(names)
+        assert MnnScales(graph).casts.readers
+        engine = Mnn(write_qdq(mnn_network(graph)).SerializeToString(), mnn_compression(graph), graph)
+        found.append([values.tolist() for values in engine.run(net.feeds).values()])
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("pool", [F.avg_pool2d, F.max_pool2d])
 def test_a_window_that_begins_behind_its_input_is_not_computed(pool: Callable[..., Tensor], tmp_path: Path) -> None:
     """MNN has a row more otherwise, or divides by the count of no numbers and ends."""

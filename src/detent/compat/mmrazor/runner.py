@@ -40,7 +40,7 @@ class Runner:
 
     def __init__(
         self,
-        model: Any,
+        model: Mapping[str, Any] | MMArchitectureQuant,
         *,
         train_dataloader: Any = None,
         val_dataloader: Any = None,
@@ -154,7 +154,7 @@ class Runner:
             yield
         self.processes = Processes()
 
-    def _built(self, model: Any) -> MMArchitectureQuant:
+    def _built(self, model: Mapping[str, Any] | MMArchitectureQuant) -> MMArchitectureQuant:
         """The model; the file that is deployed takes images of the size that the data have, if nothing else is said."""
         shape = self._image_shape()
         if shape is None:

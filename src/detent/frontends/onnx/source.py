@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from onnx import ModelProto
 from torch import nn
 
 from detent.errors import OnnxError
@@ -89,7 +90,7 @@ class OnnxSource:
     outputs of the network; other readers take it as it was before it was quantized.
     """
 
-    model: Any
+    model: ModelProto
     tensors: Mapping[str, str] = field(default_factory=dict)
     nodes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     modules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -16,7 +16,9 @@ from detent.quantizers import Quantizer
 __all__ = ["other_real", "validate_inputs"]
 
 
-def validate_inputs(model: Any, example_inputs: Any, leaf_modules: Sequence[str | type[nn.Module]]) -> None:
+def validate_inputs(
+    model: nn.Module, example_inputs: Sequence[Any], leaf_modules: Sequence[str | type[nn.Module]]
+) -> None:
     """Refuse what is no model with the arguments of its forward, a model on two devices, one that was prepared
     already, and leaves that it does not have."""
     _refuse_arguments(model, example_inputs)
@@ -26,7 +28,7 @@ def validate_inputs(model: Any, example_inputs: Any, leaf_modules: Sequence[str 
     _refuse_unknown_leaves(model, leaf_modules)
 
 
-def _refuse_arguments(model: Any, example_inputs: Any) -> None:
+def _refuse_arguments(model: object, example_inputs: object) -> None:
     if not isinstance(model, nn.Module):
         raise CaptureError(
             f"capture a {type(model).__name__}",

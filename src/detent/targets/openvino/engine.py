@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from detent.targets.base import Engine, Placement
 from detent.targets.base.blocks import is_weight_only, weight_in_blocks
 from detent.targets.base.ports import Shapes, given, real, shapes_of
 from detent.targets.openvino.defects import DEFECTS
+
+if TYPE_CHECKING:
+    from openvino import Model
 
 __all__ = ["OpenVino"]
 
@@ -155,7 +158,7 @@ class OpenVino(Engine):
         compiled = self._compile(next(iter(self._compiled), tuple(ones.items())))
         return _placements(graph, _kernels(compiled))
 
-    def _read(self) -> Any:
+    def _read(self) -> Model:
         if self._as_float:
             with self._reported("load a network without quantization", _ANOTHER):
                 return self._core.read_model(
@@ -167,7 +170,7 @@ class OpenVino(Engine):
         self._require_ends(model, path)
         return model
 
-    def _require_ends(self, model: Any, path: Path) -> None:
+    def _require_ends(self, model: Model, path: Path) -> None:
         """An input that nothing reads may be gone; one of another name would run on what is in the memory."""
         known, graph = _names(model.outputs), self._package.graph
         missing = [f"no output {output.name!r}" for output in graph.outputs if output.name not in known]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import unescape
 
 import numpy as np
@@ -23,6 +23,9 @@ from detent.targets.base import Deployment, Format, TensorFacts, Written
 from detent.targets.base.content import unreadable
 from detent.targets.base.format import Roles
 from detent.targets.openvino.ir_model import CONSTANTS, LAYERS, finish, read_model, save, stand_in
+
+if TYPE_CHECKING:
+    from openvino import Model
 
 __all__ = ["FORMAT", "OpenvinoIrFormat"]
 
@@ -160,12 +163,12 @@ def _real(grid: Encoding, code: int, rank: int) -> npt.NDArray[np.float32]:
     return np.asarray(grid.along(values, rank), np.float32)
 
 
-def _files(model: Any) -> dict[str, bytes]:
+def _files(model: Model) -> dict[str, bytes]:
     layers, constants = save(model)
     return {LAYERS: _with_kernels(layers, _over_few_channels(model)).encode(), CONSTANTS: constants}
 
 
-def _over_few_channels(model: Any) -> set[str]:
+def _over_few_channels(model: Model) -> set[str]:
     return {
         node.get_friendly_name()
         for node in model.get_ordered_ops()

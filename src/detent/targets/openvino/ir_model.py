@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detent.errors import DeployError, install_hint
 from detent.files import temporary_folder
 from detent.targets.base import Deployment
+
+if TYPE_CHECKING:
+    from openvino import Model
 
 __all__ = ["CONSTANTS", "LAYERS", "finish", "read_model", "save", "stand_in"]
 
@@ -20,7 +23,7 @@ _AS_GIVEN = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 _COUNTED = re.compile(r"[A-Za-z]+_\d+")  # the name that a node gets that has none: its type and a running number
 
 
-def read_model(deployment: Deployment) -> Any:
+def read_model(deployment: Deployment) -> Model:
     try:
         import openvino
     except ImportError as error:
@@ -43,7 +46,7 @@ def stand_in(made: Any, old: Any) -> None:
         reader.replace_source_output(made)
 
 
-def finish(model: Any, *, keep: set[str]) -> None:
+def finish(model: Model, *, keep: set[str]) -> None:
     """Types anew, the options under which it computes what was deployed, and names that are the same each time.
 
     Nodes without a name of their own are numbered from 0, so that the same network gives the same file. Those of the
@@ -56,7 +59,7 @@ def finish(model: Any, *, keep: set[str]) -> None:
             node.set_friendly_name(f"{node.get_type_name()}_{index}")
 
 
-def save(model: Any) -> tuple[str, bytes]:
+def save(model: Model) -> tuple[str, bytes]:
     """The text of layers, and the constants."""
     import openvino
 
