@@ -116,6 +116,14 @@ def test_a_hostile_name_is_text(browser, tmp_path):
     browser.open(write_page(page_of(hostile()), tmp_path / "hostile.html"))
     assert browser.run("return document.querySelector('h1').textContent") == HOSTILE
     assert browser.run("return document.querySelectorAll('main img, main script').length") == 0
+    # What the name does to the direction of text ends with it.
+    note = (
+        "const text = [...document.querySelectorAll('.tile .note')].find(one => one.querySelector('code')).lastChild;"
+    )
+    note += (
+        "const range = document.createRange(); const x = at => (range.setStart(text, at), range.setEnd(text, at + 1),"
+    )
+    assert browser.run(f"{note} range.getBoundingClientRect().left); return x(1) < x(2)")
     browser.click("#node-0")
     assert browser.run("return document.querySelector('#panel h3').textContent") == HOSTILE
     browser.press("/", "alert(1)", "Enter")

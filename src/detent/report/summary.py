@@ -91,9 +91,10 @@ def _sqnr(facts: Facts) -> Html | None:
     if not facts.output_sqnr:
         return None
     worst = min(facts.output_sqnr, key=lambda name: facts.output_sqnr[name])
-    of = f"of {worst}" + (f", the worst of {len(facts.output_sqnr)} outputs" if len(facts.output_sqnr) > 1 else "")
+    of = f", the worst of {len(facts.output_sqnr)} outputs," if len(facts.output_sqnr) > 1 else ""
     big = tag("p", decibels(facts.output_sqnr[worst]), class_="big")
-    return _tile("SQNR", big, tag("p", f"{of} against the float network, on {facts.sqnr_of}", class_="note"))
+    rest = f"{of} against the float network, on {facts.sqnr_of}"
+    return _tile("SQNR", big, tag("p", "of ", tag("code", worst), rest, class_="note"))
 
 
 def _size(facts: Facts) -> Html:
