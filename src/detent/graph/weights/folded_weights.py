@@ -7,7 +7,7 @@ result; the others that went into it are gone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,11 +25,12 @@ __all__ = ["fold_weights"]
 def fold_weights(captured: Captured) -> Captured:
     """Fold them, in place, and give what is captured then."""
     regions = {p: region for p, region in captured.regions.items() if not is_inside_graph_break(p, captured)}
-    tensors = dict(captured.float_tensors)
+    tensors, readers = dict(captured.float_tensors), _readers(captured)
     for path, region in regions.items():
         for weight, used in _computed(region).items():
             sources = _sources(used, region)
-            value = None if _are_read_elsewhere(sources, used, captured) else _value(weight, used, region)
+            alone = _only_gives(weight, used) and all(readers[id(tensor)] <= used for tensor in sources.values())
+            value = _value(weight, used, region) if alone else None
             held = None if value is None else _holder(value, sources)
             if held is None:
                 continue
@@ -72,21 +73,22 @@ def _sources(used: Collection[fx.Node], region: Region) -> dict[str, Tensor]:
     return found
 
 
-def _are_read_elsewhere(sources: Mapping[str, Tensor], used: Collection[fx.Node], captured: Captured) -> bool:
-    ids = {id(tensor) for tensor in sources.values()}
-    last = {node for node in used if any(user not in used for user in node.users)}
-    if len(last) != 1:
-        return True
+def _readers(captured: Captured) -> Mapping[int, set[fx.Node]]:
+    """The nodes that read each parameter, by its id: themselves, or in the module that they call."""
+    found: dict[int, set[fx.Node]] = {}
     for region in captured.regions.values():
-        for graph in region.graphs.values():
-            for node in graph.nodes:
-                if node not in used and node.op == "get_attr" and ids & set(map(id, _sources([node], region).values())):
-                    return True
-                if node.op == "call_module":
-                    called = region.get_submodule(str(node.target))
-                    if ids & {id(tensor) for tensor in called.parameters()}:
-                        return True
-    return False
+        for node in (each for graph in region.graphs.values() for each in graph.nodes):
+            held: Iterable[Tensor] = _sources([node], region).values()
+            if node.op == "call_module":
+                held = region.get_submodule(str(node.target)).parameters()
+            for tensor in held:
+                found.setdefault(id(tensor), set()).add(node)
+    return found
+
+
+def _only_gives(weight: fx.Node, used: Collection[fx.Node]) -> bool:
+    """Whether nothing else reads what is computed on the way."""
+    return all(node is weight or all(user in used for user in node.users) for node in used)
 
 
 def _value(weight: fx.Node, used: Collection[fx.Node], region: Region) -> Tensor | None:
