@@ -168,7 +168,7 @@ def _run(prepared: PreparedModel, batch: Any) -> None:
 
 def _require_names(prepared: PreparedModel, batch: Mapping[str, Any]) -> None:
     if prepared.untraced is not None:
-        return  # its own forward says what it takes
+        return  # its own forward raises the error
     for runner in prepared.runners.values():
         places = [node for node in runner.graph.nodes if node.op == "placeholder"]
         names = [str(node.target) for node in places]

@@ -38,7 +38,7 @@ __all__ = ["locked", "read_bytes", "reserved", "sync_folder", "temporary_folder"
 
 PREFIX, PARTIAL = "detent-", ".partial"
 LOCK, RESERVED = ".lock", ".detent-"
-_OWNER = re.compile(r"(\d+)-[^-]*$")  # in the names of what is temporary
+_OWNER = re.compile(r"(\d+)-[^-]*$")  # in the names of temporary files
 
 _count = itertools.count()
 _reserved: set[Path] = set()

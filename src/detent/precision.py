@@ -112,7 +112,7 @@ def _shape_of(layer: Layer) -> tuple[Any, ...]:
 
 
 def _input_shape(layer: Layer) -> tuple[int, ...]:
-    """Of one sample."""
+    """The input shape for one sample."""
     source = source_of(layer.node)
     assert source is not None
     return (1, *source.meta["shape"][1:])
@@ -134,7 +134,7 @@ def _engine(prepared: PreparedModel) -> type[Engine]:
 def _engines(
     prepared: PreparedModel, layer: Layer, engine: type[Engine], bits: Sequence[int], threads: int, folder: Path
 ) -> dict[int, Callable[[], Any]]:
-    """What runs one layer, for each width."""
+    """The engine of one layer at each width."""
     found: dict[int, Callable[[], Any]] = {}
     x = torch.rand(_input_shape(layer))
     alone = _layer_as_network(layer)

@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 def entry_points(**selected: str) -> Iterable[Any]:
-    """Those of `importlib.metadata`, which takes as long to import as the rest of the command line."""
+    """`importlib.metadata.entry_points`, imported on demand because it takes as long to import as the rest of the
+    command line."""
     from importlib.metadata import entry_points as find
 
     return find(**selected)

@@ -62,6 +62,8 @@ def test_several_folders_are_compared(run, folder):
         ((".",), "there is no manifest.json in it"),
         (("nowhere",), "nowhere: no such file or folder"),
         (("out", "-o", "nowhere/page.html"), "No such file or directory"),
+        (("out", "-o", "."), "'.' is a directory"),
+        (("out", "--model-explorer", "."), "'.' is a directory"),
         (("out", "--log", "nowhere"), "nowhere: no such file or folder"),
     ],
 )

@@ -51,6 +51,17 @@ def test_a_target_that_is_met(folder: Path, tmp_path: Path) -> None:
     assert (out / "manifest.json").is_file()
 
 
+@pytest.mark.parametrize(("name", "found"), [("found.txt", "the suffix '.txt' is not one of"), (".", "is a directory")])
+def test_a_recipe_that_cannot_be_saved_is_said_before_tuning(
+    folder: Path, tmp_path: Path, name: str, found: str
+) -> None:
+    words = ["--backend", "onnxruntime", "--drop", "99", "-o", str(tmp_path / "out"), "--save-recipe", name]
+    code, _, beside = run(folder, *words)
+    assert code == 2
+    assert found in beside
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_metric_of_the_users_own(folder: Path, tmp_path: Path) -> None:
     words = ["--backend", "onnxruntime", "--drop", "0", "-o", str(tmp_path / "out")]
     code, said, _ = run(folder, *words, "--metric", f"{folder}/metrics.py:half")

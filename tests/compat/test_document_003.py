@@ -466,9 +466,8 @@ def small_config(pictures: Path, **changes: Any) -> dict[str, Any]:
 def test_003_20_run_script():
     """cd qbench_zoo/lsq_experiments/resnet18_4bit_academic; sh run.sh: the core running command."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    ran = subprocess.run(
-        ["sh", "run.sh"], cwd=EXPERIMENT, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
-    )
+    options = {"cwd": EXPERIMENT, "env": {**os.environ, "PATH": path}, "capture_output": True, "text": True}
+    ran = subprocess.run(["sh", "run.sh"], **options, check=False, timeout=300)
     assert ran.returncode == 2
     assert "the benchmark's files are not published, and nothing is downloaded" in ran.stderr
     config = yaml.safe_load((EXPERIMENT / "config.yaml").read_text())

@@ -15,6 +15,7 @@ import detent.demo
 from detent.cli import demo
 from detent.demo import JOBS, Job, Row, images, run, trained
 from detent.errors import install_hint
+from detent.targets.engines import ENGINES
 
 
 def test_the_network_is_trained():
@@ -55,6 +56,15 @@ def test_a_row_end_to_end(tmp_path, job):
     else:
         assert row.bits == "W4/8 A4/8"
     assert json.loads(json.dumps(row.to_dict()))["backend"] == job.backend
+
+
+@pytest.mark.parametrize(("backend", "said"), [("mnn", "not installed"), ("tensorrt", "no engine")])
+def test_a_row_without_an_engine_says_why(tmp_path, monkeypatch, backend, said):
+    monkeypatch.setattr(ENGINES["mnn"], "version", lambda: None)
+    net, data = trained(), images()
+    few = data._replace(calibration=data.calibration[:64], test=data.test[:8], test_labels=data.test_labels[:8])
+    row = run(Job(backend), net, few, tmp_path / "out")
+    assert (row.accuracy_engine, row.exact) == (None, said)
 
 
 def test_help_shows_an_example():

@@ -29,7 +29,7 @@ from detent.quantizers.uniform import grid_ends
 
 __all__ = ["autoround", "autoround_layers"]
 
-_SCALES = ("float", "float16", "bfloat16")  # of which each can be chosen without its neighbors
+_SCALES = ("float", "float16", "bfloat16")  # each scale can be chosen independently
 
 
 def autoround(
@@ -84,7 +84,7 @@ def _learn(walk: Walk, layer: Layer, steps: int, rate: float | None) -> Change:
     remember_float(walk.prepared, weight)
     weight.copy_(found.reshape(weight.shape))
     quantizer.initialize(QParams(chosen.reshape(start.scale.shape), start.zero_point))
-    # Half a code is far; what is allowed is that scale * code is rounded differently in the last place.
+    # Only a different rounding of scale * code in the last place is allowed, which is far less than half a code.
     stays = torch.allclose(layer.quantized_weight(), weight, rtol=1e-5, atol=1e-7)
     after = float(held.loss(layer.quantized_weight()))
     helped = better(before, after) and stays

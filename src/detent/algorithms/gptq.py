@@ -86,7 +86,7 @@ def _quantize(walk: Walk, layer: Layer, grams: Grams, *, act_order: bool, dampin
     remember_float(walk.prepared, weight)
     kept = weight.detach().clone()
     weight.copy_(found)
-    # Half a code is far; what is allowed is that scale * code is rounded differently in the last place.
+    # Only a different rounding of scale * code in the last place is allowed, which is far less than half a code.
     stays = torch.allclose(layer.quantized_weight(), found, rtol=1e-5, atol=1e-7)
     helped = better(before, after) and stays
     if not helped:

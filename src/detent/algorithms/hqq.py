@@ -19,7 +19,7 @@ from detent.quantizers import Fixed
 
 __all__ = ["hqq"]
 
-_SCALES = ("float", "float16", "bfloat16")  # of which each can be chosen without its neighbors
+_SCALES = ("float", "float16", "bfloat16")  # each scale can be chosen independently
 
 
 @progress("hqq")

@@ -69,7 +69,7 @@ def rotate(prepared: PreparedModel, batches: Iterable[Any], *, seed: int = 0) ->
         trial = OutputTrial(prepared, train, judge)
         shared = Counter(id(one) for _, one in prepared.named_parameters(remove_duplicate=False))
         for path, region in regions_of(prepared).items():
-            # The graphs of several modes share their weights: what is turned for one would be wrong in the other.
+            # The graphs of several modes share their weights: a rotation for one would be wrong for the others.
             if len(region.graphs) == 1:
                 _turn_region(region, path, seed, shared, turned, skipped)
                 with as_float(prepared):

@@ -24,7 +24,7 @@ def machine_facts() -> dict[str, object]:
 
 @cache
 def _lasting_facts() -> dict[str, object]:
-    """Those that stay as they are while a process runs: a worker asks for them with every cell."""
+    """Facts that do not change while a process runs, cached because a worker asks for them with every cell."""
     versions = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:

@@ -73,7 +73,7 @@ def _float_config(cell: Cell) -> str:
 
 @cache
 def _float_accuracy(told: str, batches: int | None, allow_imports: bool) -> float | None:
-    """Of the network before anything was done to it, computed once by each worker."""
+    """The accuracy of the float network, computed once per worker."""
     config = Config.from_dict(json.loads(told))
     return _accuracy(float_model(config, allow_imports=allow_imports).eval(), _test(config, batches, allow_imports))
 
@@ -92,7 +92,7 @@ def _accuracy(model: torch.nn.Module, batches: Iterable[Any]) -> float | None:
 
 
 def _parameter_bytes(prepared: PreparedModel) -> dict[str, float]:
-    """What all parameters take, in float32 and on their grids; scales are not counted."""
+    """The size of all parameters, in float32 and quantized; scales are not counted."""
     weights = {entry.tensor: entry.scheme for entry in prepared.plan.quantized if entry.role == "weight"}
     plain = quantized = 0.0
     for name, value in float_state_dict(prepared).items():
@@ -105,7 +105,7 @@ def _parameter_bytes(prepared: PreparedModel) -> dict[str, float]:
 
 
 def _deployed(prepared: PreparedModel, batches: Iterable[Any], measure: Mapping[str, Any]) -> dict[str, Any]:
-    """What the deployed files take, what twin and engine answer, and how fast the engine is."""
+    """The size of the deployed files, the accuracy of twin and engine, and the engine's latency."""
     with temporary_folder() as folder:
         try:
             artifact = deploy(prepared, folder / "artifact")

@@ -206,7 +206,7 @@ def _number(value: float | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """Of names in a file of results: one line, and nothing but text.
+    """A name from a file of results as one line of plain text.
 
     >>> _plain("a | b <script>")
     'a / b &lt;script>'

@@ -37,7 +37,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a task. `figures` are empty where there is an `error`: what the cell, or its worker, ended with."""
+    """The result of a task. `figures` is empty if there is an `error`, which is that of the cell or its worker."""
 
     task: Task
     figures: Mapping[str, Any]

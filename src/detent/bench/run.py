@@ -49,8 +49,8 @@ class Todo:
 def todo_of(
     grid: Grid, results: Results, *, part: tuple[int, int] = (1, 1), again: bool = False, hashes: Hashes | None = None
 ) -> Todo:
-    """What is left of a grid. Cells that say the same are one. `part` is (number, of): every so many-th of them. With
-    `again`, cells that failed are left too."""
+    """The missing part of a grid. Cells with equal content count once. `part` is (number, of): every `of`-th cell. With
+    `again`, failed cells are included."""
     number, of = part
     if not 1 <= number <= of:
         raise RecipeError(f"--part {number}/{of}", f"there are parts 1 to {of}", f"use 1/{of} to {of}/{of}")

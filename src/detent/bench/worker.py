@@ -46,7 +46,7 @@ def serve(folder: str, work: str, allow_imports: bool) -> None:
     Whoever gives tasks closes stdin when there are no more: if it ends while a cell is computed, they are gone, and so
     is this process, or the same cell would be computed twice at a time.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: whoever started this one ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the parent process ends this one
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     results = Results(folder)

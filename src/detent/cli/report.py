@@ -32,7 +32,11 @@ def report(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="The page to write.", show_default="report.html: in the folder, or here for several"
+            "--out",
+            "-o",
+            dir_okay=False,
+            help="The page to write.",
+            show_default="report.html: in the folder, or here for several",
         ),
     ] = None,
     data: Annotated[
@@ -58,7 +62,8 @@ def report(
     layout: Layout = None,
     latency: Annotated[bool, typer.Option(help="Measure latency against the float model.")] = True,
     model_explorer: Annotated[
-        Path | None, typer.Option(help="Write node data for Model Explorer: nodes.json -> nodes.bits.json, ...")
+        Path | None,
+        typer.Option(dir_okay=False, help="Write node data for Model Explorer: nodes.json -> nodes.bits.json, ..."),
     ] = None,
     annotate: Annotated[
         bool, typer.Option("--annotate", help="Write model.annotated.onnx, in which Netron shows the figures.")

@@ -59,7 +59,9 @@ def tune(
         ),
     ] = ACCURACY,
     recipe: RecipeName = "ptq",
-    save_recipe: Annotated[Path | None, typer.Option(help="Write the recipe it found: .yaml, .json or .toml.")] = None,
+    save_recipe: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write the recipe it found: .yaml, .json or .toml.")
+    ] = None,
     cpu: Cpu = None,
     steps: Steps = 64,
     batch_size: BatchSize = None,
@@ -87,9 +89,12 @@ def tune(
     from detent.frontends.onnx import ports_of, types_of
     from detent.loading import load
     from detent.quantizing import BATCH_SIZE
+    from detent.recipes.files import format_of
     from detent.tuning import accuracy
     from detent.tuning import tune as run
 
+    if save_recipe is not None:
+        format_of(save_recipe, "save the recipe")  # now, and not when all is tuned
     network = load(model, sizes=parse_sizes(size), values=parse_values(values))
     ports = ports_of(network)
 

@@ -53,7 +53,7 @@ def _names_function(name: str) -> bool:
 
 
 class NamedFunction:
-    """Whatever goes wrong in the user's function names its file and line."""
+    """An error in the user's function is reported with its file and line."""
 
     def __init__(self, function: Callable[..., Any], asked: str, module: ModuleType):
         self._function, self._asked, self._module = function, asked, module
@@ -78,7 +78,7 @@ class NamedFunction:
 
 
 class _Batches:
-    """What a function of the user gave."""
+    """The batches that a user's function returned."""
 
     def __init__(self, made: Iterable[Any], function: NamedFunction):
         self._made, self._function = made, function

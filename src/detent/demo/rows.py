@@ -92,7 +92,7 @@ def run(job: Job, net: DemoNet, images: Images, folder: Path) -> Row:
         accuracy_engine=found.engine,
         size_kb=size_to_load(artifact) / 1024,
         latency_ratio=verdict.speed.ratio if verdict.speed else None,
-        exact=_exactness(engine),
+        exact=_exactness(engine, prepared.backend.engine),
         verdict=verdict.line,
     )
 
@@ -135,9 +135,9 @@ def _bits(prepared: PreparedModel) -> str:
     return " ".join(f"{role[0].upper()}{'/'.join(map(str, sorted(found)))}" for role, found in widths.items() if found)
 
 
-def _exactness(engine: list[Any]) -> str:
+def _exactness(engine: list[Any], name: str | None) -> str:
     if not engine:
-        return "no engine"
+        return "no engine" if name is None else "not installed"
     differing = sum(difference.differing for difference in engine)
     if differing == 0:
         return "yes"

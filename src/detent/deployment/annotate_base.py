@@ -61,8 +61,8 @@ def _readable(source: OnnxSource) -> onnx.ModelProto:
 
 
 def _without_copies(network: Network, known: set[str]) -> Network:
-    """What reads an Identity inside reads what that reads: it is no node of the graph that was imported, and of two
-    readers one may read from a grid."""
+    """Readers of an inner Identity read its input: the Identity is no node of the imported graph, and one of two
+    readers may read from a grid."""
     ends = {output.read.tensor for output in network.outputs}
     sources: dict[str, str] = {}
     kept = []
@@ -76,8 +76,8 @@ def _without_copies(network: Network, known: set[str]) -> Network:
 
 
 def _without_copied_outputs(network: Network) -> tuple[Network, dict[str, str]]:
-    """Where Q and DQ, or an Identity that has the output's name, stood before an output, what they read is the output:
-    its new name."""
+    """If Q and DQ, or an Identity with the output's name, stood before an output, their input becomes the output: its
+    new name."""
     identities = [op for op in network.ops if op.type == "Identity" and op.name == op.outputs[0]]
     copies = {op.name: op.reads[0].tensor for op in identities}
     renamed: dict[str, str] = {}

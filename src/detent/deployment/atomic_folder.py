@@ -19,11 +19,11 @@ from detent.ir.package import MANIFEST
 __all__ = ["place", "target_of"]
 
 _HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD and the flag of renameat2(2)
-_PREFIX = ".detent-"  # of what is made beside a folder before it takes its place
+_PREFIX = ".detent-"  # of temporary folders that will replace a folder
 
 
 def target_of(folder: str | Path) -> Path:
-    """Where an artifact may be put, and can be: a place that is free, an empty folder, or one that deploy wrote."""
+    """A path where an artifact can be written: a free path, an empty folder, or one that deploy wrote."""
     try:
         target = Path(folder).resolve()
         held = sorted(path.name for path in target.iterdir()) if target.is_dir() else []

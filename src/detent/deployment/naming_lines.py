@@ -25,7 +25,7 @@ def naming_lines(prepared: PreparedModel) -> Iterator[None]:
 
 
 def _line_of(asked: str, prepared: PreparedModel) -> str:
-    """Of the first name in quotes that is a node of the model, or of what was made of one: `conv/node_Pad_3`."""
+    """The line for the first quoted name that is a node of the model, or derived from one: `conv/node_Pad_3`."""
     places = {
         node.name: line_text(node.meta["line"])
         for graph in prepared.graphs.values()

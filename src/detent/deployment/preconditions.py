@@ -83,8 +83,8 @@ def require_finite_qparams(tensors: Iterable[DeployedTensor]) -> None:
 
 
 def require_finite_constants(network: Network) -> None:
-    """What no parameter of torch is: statistics of a normalization, and tensors of an imported file. Infinity is a
-    number of formulas, as of masks, but of no layer; NaN is a number of neither."""
+    """Checks constants that are no torch parameters: statistics of a normalization, and tensors of an imported file.
+    Infinity is allowed in formulas, such as masks, but not in layers; NaN is never allowed."""
     for op in network.ops:
         layer = op.type in _LAYERS or op.type.endswith("Normalization")
         if not layer and op.type not in _ARITHMETIC:

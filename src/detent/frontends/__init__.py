@@ -1,4 +1,4 @@
-"""Where networks come from: PyTorch, ONNX and Caffe."""
+"""Reads networks from PyTorch, ONNX and Caffe."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
 
 
 def companions(folder: str | Path) -> dict[str, bytes]:
-    """Those of `COMPANIONS` that are in a folder; none if it is no folder, such as the name of a model elsewhere."""
+    """The files of `COMPANIONS` in a folder; none if it is not a folder, such as a model name on the hub."""
     paths = (Path(folder) / name for name in COMPANIONS)
     return {path.name: read_bytes(path, most=_MOST_TEXT) for path in paths if path.is_file()} if folder else {}
 
@@ -113,7 +113,7 @@ def named_class(folder: Path) -> tuple[Any, Any]:
 
 
 def _count_tensors(folder: Path, asked: str) -> int:
-    """Those in files of weights. An index that names a file elsewhere is refused."""
+    """The number of tensors in the weight files. An index that names a file elsewhere is refused."""
     files = [path for path in sorted(folder.glob("*.safetensors")) if path.is_file()]
     if not files:
         raise CaptureError(asked, "it has no .safetensors file", "save the model again with save_pretrained")

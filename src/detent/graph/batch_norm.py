@@ -246,7 +246,7 @@ class FoldedBatchNorm(nn.Module):
         return out
 
     def _run_quantized(self, x: _Call, weight: Tensor, factor: Tensor | None = None) -> Tensor:
-        """As `_run`, with a weight that is quantized, by `factor` times its size, and again in the backward pass."""
+        """Like `_run`, with a weight that is quantized scaled by `factor`, and quantized again in the backward pass."""
         quantizer = self.weight_quantizer
         if factor is not None and not isinstance(quantizer, Quantizer):
             return self._run(x, quantizer(weight * factor) / factor)

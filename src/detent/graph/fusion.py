@@ -1,4 +1,4 @@
-"""Which neighboring operations a target runs as one, so that nothing is quantized between them."""
+"""Fuses neighboring operations that a target runs as one, so that nothing is quantized between them."""
 
 from __future__ import annotations
 

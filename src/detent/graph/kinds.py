@@ -145,7 +145,7 @@ KINDS: dict[str, Kind] = _kinds(
     Kind("cos"),
     Kind("sin"),
     Kind("cumsum"),
-    # in float: codes are too coarse for places, for differences of what is alike, and for spectra
+    # in float: codes are too coarse for positions, for differences of similar values, and for spectra
     Kind("affine_grid"),
     Kind("cdist", inputs=2, sign=1),
     Kind("stft"),
@@ -163,7 +163,7 @@ KINDS: dict[str, Kind] = _kinds(
     Kind("compare", inputs=0),
     Kind("cast", inputs=0),
     Kind("constant", inputs=0),
-    # the borders of what is quantized; a plan shows the second, because what follows it is float
+    # the boundary of the quantized part; a plan shows the second, because everything after it is float
     Kind("quant_stub", sign=0, moves=True, vanishes=True, aliases=True),
     Kind("dequant_stub", sign=0, moves=True, aliases=True),
 )

@@ -22,7 +22,7 @@ __all__ = ["FloatNames", "float_state_dict", "translate_float_state"]
 
 @dataclass(frozen=True)
 class _Merged:
-    """What is left to know of a batch norm that was merged: where it went, and what it was."""
+    """A merged batch norm: where it went, and its values."""
 
     place: str  # of the operation, in the prepared model
     weight: str  # name of its weight in the float model
@@ -171,6 +171,6 @@ def translate_float_state(
 
 
 def _place_of_bias(state: Mapping[str, Tensor], op: str) -> str:
-    """Where the bias of an operation is kept, quantized or not."""
+    """The path of an operation's bias, quantized or not."""
     quantized = f"{op}.parametrizations.bias.original"
     return quantized if quantized in state else f"{op}.bias"

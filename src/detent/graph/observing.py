@@ -111,7 +111,7 @@ class _Watch:
         return self.observer.qparams() if self._widened is None else self._widened
 
     def starts(self) -> tuple[QParams, ...]:
-        """What the range may be, if the observer leaves the choice; scales for pairs have none."""
+        """The candidate ranges, if the observer leaves the choice; scales for pairs have none."""
         if not isinstance(self.observer, Start) or self._widened is not None:
             return ()
         return self.qparams(), *self.observer.alternatives()

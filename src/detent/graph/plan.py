@@ -1,4 +1,4 @@
-"""What is to be quantized, how, and why not: the decision, as a table, before anything is done."""
+"""The Plan: what is quantized and how, and what stays float and why; a table, decided before anything is changed."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ __all__ = ["RESERVED", "CarriedScales", "PreparedModel", "call_of"]
 
 @dataclass(frozen=True)
 class CarriedScales:
-    """What a retargeted model carries: what was `known` of the one it was made from, what it `adopted` of that, and the
-    sum of its weights then."""
+    """The state of a retargeted model: what was `known` about the original, what it `adopted` of that, and the checksum
+    of its weights then."""
 
     known: Mapping[str, tuple[Scheme, QParams]]
     adopted: Mapping[str, tuple[Scheme, QParams]]
@@ -87,7 +87,7 @@ class PreparedModel(Region):
             super().__init__(captured, captured.graphs)
         else:
             super().__init__(nn.Module(), {})
-            # The same dictionaries, not copies: what is moved, loaded or replaced here is what its code sees.
+            # The same dictionaries, not copies, so that the model's code sees what is moved, loaded or replaced here.
             for parts in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set"):
                 self.__dict__[parts] = vars(captured)[parts]
             self.training = captured.training

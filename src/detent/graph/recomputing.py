@@ -209,7 +209,7 @@ class _Recomputed(torch.autograd.Function):
 def _quantized_again(
     quantizer: Quantizer, state: Mapping[str, Tensor], source: Tensor, factor: Tensor | None
 ) -> Tensor:
-    """What the quantizer gave when `state` were its tensors, whatever its mode is by now."""
+    """The quantizer's output for the tensors in `state`, whatever its mode is now."""
     now, again = _state(quantizer), _Again(quantizer)
     if all(now.get(name) is tensor for name, tensor in state.items()):
         return again.forward(source, factor)

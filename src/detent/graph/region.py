@@ -53,7 +53,7 @@ class Region(nn.Module):
 
     @property
     def runners(self) -> dict[str, fx.GraphModule]:
-        """What runs each forward mode."""
+        """The graph module for each forward mode."""
         runners: dict[str, fx.GraphModule] = self.__dict__["_runners"]
         return runners
 

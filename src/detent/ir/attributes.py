@@ -11,7 +11,7 @@ import onnx
 
 __all__ = ["attribute_value", "changed_defaults", "default_activations", "schema_defaults"]
 
-_OLDEST = 9  # the first opset all of which is read
+_OLDEST = 9  # the first opset that is fully supported
 # Defaults that the schema states in words: "1 along each axis if not present".
 _ALONG_AXES: Mapping[str, Callable[[int], list[int]]] = {
     "dilations": lambda rank: [1] * rank,

@@ -23,7 +23,7 @@ __all__ = ["FreeSizes", "Known", "infer_node", "is_free", "known_sizes", "signat
 
 Array = npt.NDArray[Any]
 
-_LARGEST = 1 << 22  # elements of what is computed ahead
+_LARGEST = 1 << 22  # elements of values computed in advance
 _SMALL = 1024  # elements; a constant that says a shape or axes has fewer
 _COUNTED = 22  # the opset whose inference does not count a pool's last window where that begins outside
 _POOLS = ("MaxPool", "AveragePool")

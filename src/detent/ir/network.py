@@ -43,7 +43,7 @@ class Layout(Enum):
 
 @dataclass(frozen=True)
 class StoredAs:
-    """Which parameter of the model a constant stores, and how it is arranged."""
+    """The model parameter that a constant stores, and how it is arranged."""
 
     parameter: str
     layout: Layout = Layout.SAME

@@ -41,7 +41,7 @@ class _Writer:
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: dict[str, onnx.TensorProto] = {}
         self._qparams: dict[tuple[str, Encoding], list[str]] = {}
-        self._real: dict[Operand, str] = {}  # the tensor that holds what an operand reads, in float
+        self._real: dict[Operand, str] = {}  # the float tensor of an operand
         self._asked: dict[Operand, str] = {}  # names that outputs, and operations that requantize, ask for
         for op in network.ops:
             if requantizes(network, op):
@@ -78,7 +78,7 @@ class _Writer:
             ir_version=8 if network.opset < 19 else 10,
             producer_name="detent",
         )
-        for name in list(self._initializers):  # both functions copy what they are given: weights only once
+        for name in list(self._initializers):  # both functions copy their arguments: weights only once
             model.graph.initializer.append(self._initializers.pop(name))
         constants = {name: one for name, one in network.stored_as.items() if name in network.constants}
         write_stored_as(model, constants)

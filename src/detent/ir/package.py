@@ -192,7 +192,7 @@ def _check(folder: Path, files: Mapping[str, str]) -> None:
 def _refuse_external_data(content: bytes, asked: str, name: str) -> None:
     """No hash covers what is in another file, and engines would read it."""
     model = onnx.ModelProto()
-    with suppress(Exception):  # of protobuf: who uses the file will say what is wrong with it
+    with suppress(Exception):  # of protobuf: the user of the file raises the error
         model.ParseFromString(content)
     for tensor in all_tensors(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:

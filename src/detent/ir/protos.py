@@ -11,7 +11,7 @@ __all__ = ["all_tensors", "constant_tensors", "without_initializers"]
 
 
 def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Those of the graph and of functions, and of graphs inside of their nodes."""
+    """The tensors of the graph, its functions and their subgraphs."""
     waiting: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
     while waiting:
         held = waiting.pop()

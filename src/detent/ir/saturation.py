@@ -1,4 +1,4 @@
-"""Which layers of a deployed network saturate on CPUs that add products in pairs."""
+"""Finds the layers of a deployed network that saturate on CPUs that add products in pairs."""
 
 from __future__ import annotations
 

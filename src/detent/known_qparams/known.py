@@ -140,7 +140,7 @@ def known_of_file(
             if entry.role == "weight" and path in factors:
                 found[entry.tensor] = scaled(found[entry.tensor], factors[path])
     for entry in plan.quantized:
-        # The file may quantize behind a Reshape what is planned before it: the numbers are the same.
+        # The file may quantize after a Reshape, and the plan before it: the numbers are the same.
         one_scale = entry.tensor in found and isinstance(found[entry.tensor][0].granularity, PerTensor)
         if entry.shares and one_scale and KINDS[entry.kind].moves:
             found.setdefault(entry.shares, found[entry.tensor])

@@ -168,7 +168,7 @@ class _LearnedByResidue(torch.autograd.Function):
 def _parameter_gradients(
     ctx: Any, scale: Tensor, lo: Tensor, hi: Tensor, inside: Tensor, below: Tensor, above: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Of the scale and, where they are asked for, of the bounds."""
+    """The gradients of the scale and, if requested, of the bounds."""
     _, _, of_lo, of_hi, _ = ctx.needs_input_grad
     of_scale = inside + lo * below + hi * above
     return of_scale, scale * below if of_lo else None, scale * above if of_hi else None

@@ -155,7 +155,8 @@ def _private_cache_folder() -> Path | None:
 
 
 def _processor() -> str:
-    """What -march=native depends on, so that a home shared between machines holds one library for each."""
+    """A string that identifies the processor for -march=native, so that a home directory shared between machines holds
+    one library for each."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -240,7 +240,7 @@ def float_quantize_forward(
 
 
 def accumulator_forward(x: Tensor, scale: Tensor, qmin: int, qmax: int) -> tuple[Tensor, Tensor]:
-    """What the codes of `x`, contiguous, stand for, and whether they are in range."""
+    """The dequantized codes of a contiguous `x`, and whether they are in range."""
     y, mask, step = torch.empty_like(x), torch.empty_like(x, dtype=torch.bool), scale.contiguous()
     native.library().accumulator_forward(  # type: ignore[union-attr]
         x.data_ptr(), y.data_ptr(), mask.data_ptr(), x.numel(), step.data_ptr(), step.numel(), qmin, qmax

@@ -78,7 +78,7 @@ class Activations:
         view, backend, placement = self._context.view, self._context.backend, self._context.placement
         members = self._groups[root]
         own = [member for member in members if not placement.is_carried(member)]
-        # The operations that take the tensors in; where there are none, those that give them.
+        # The operations that read the tensors; if there are none, those that produce them.
         askers = [asker for member in members for asker in placement.askers(member) if asker not in members]
         supported = self._supported(own)
         if self._is_second_factor(members, askers):

@@ -1,4 +1,4 @@
-"""Where a target quantizes: which tensors of a graph, for which of their users, and which share a scale."""
+"""Decides where a target quantizes: which tensors of a graph, for which of their users, and which share a scale."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class QuantizerPlacement:
     def _carry(self, node: fx.Node) -> None:
         sources = self._view.data_inputs(node)
         own_quantizers = [source for source in sources if source in self._moved]
-        # Several inputs need one quantizer, which what is moved in float cannot share.
+        # Several inputs need one quantizer, which a tensor moved in float cannot share.
         can = self._keeps_scale(node) and (len(sources) == 1 or not own_quantizers)
         if can and sources and all(self.on_grid(source, node) for source in sources):
             self._carried.add(node)

@@ -1,4 +1,4 @@
-"""Which nodes lie between `QuantStub` and `DeQuantStub`, and are quantized."""
+"""Finds the nodes between `QuantStub` and `DeQuantStub`, which are quantized."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _flow(view: GraphView, *, begun: bool) -> set[fx.Node]:
         reached = any(source in scope for source in node.all_input_nodes)
         if view.is_kind(node, "quant_stub") or reached or (begun and node.op == "placeholder"):
             scope.add(node)
-    # Constants, and what is computed from nothing else, go with what uses them.
+    # Constants, and nodes computed from constants only, are in scope if their users are.
     constants: set[fx.Node] = set()
     for node in view.graph.nodes:
         if node.op != "placeholder" and constants.issuperset(node.all_input_nodes):

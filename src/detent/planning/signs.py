@@ -1,4 +1,4 @@
-"""Which tensors of a graph cannot be negative, so that unsigned codes fit them."""
+"""Finds the tensors of a graph that cannot be negative, so that unsigned codes fit them."""
 
 from __future__ import annotations
 

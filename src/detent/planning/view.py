@@ -41,7 +41,7 @@ class GraphView:
         inside = any(path.startswith(f"{each}." if each else "") for each in self.graph_breaks)
         self._is_one_op = inside and [name for name, _ in region.named_children()] == ["op"]
 
-    # ---- what a node is ----
+    # ---- kinds of nodes ----
 
     def kind(self, node: fx.Node) -> str:
         """The kind of a node, or what it is instead. A member of a dict or tuple has the kind of that: an input, an
@@ -143,7 +143,7 @@ class GraphView:
                 found.setdefault(str(node.target), []).append(node)
         return {nodes[0]: len(nodes) for nodes in found.values()}
 
-    # ---- what it is called ----
+    # ---- names ----
 
     def tensor(self, node: fx.Node) -> str:
         """The name of the output of a node."""

@@ -63,7 +63,7 @@ class Apot(Quantizer):
         return QParams.symmetric(positive_scale(self.clip.detach(), self.scheme))
 
     def _initialize(self, observed: QParams) -> None:
-        # Standardized weights have nothing to do with what was observed: start at 3 deviations, as published.
+        # Standardized weights are independent of the observed range: start at 3 deviations, as published.
         self.clip.copy_(torch.full_like(observed.scale, 3.0) if self.normalize else observed.scale)
 
     def _fake_quantize(self, x: Tensor) -> Tensor:

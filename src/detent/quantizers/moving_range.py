@@ -92,7 +92,8 @@ class MovingRange(Quantizer):
         self.high.lerp_(ends[1].clamp_min(0), 1 - self.momentum)
 
     def _scale_and_zero_point(self) -> tuple[Tensor, Tensor]:
-        """As `choose_qparams`, but without looking at numbers, which would stop a compiler or wait for a GPU."""
+        """Like `choose_qparams`, but independent of values, which would break a compiled graph or synchronize with a
+        GPU."""
         grid = self.scheme.grid
         if self.scheme.symmetric:
             scale = grid.symmetric_scale(self.low, self.high)

@@ -175,7 +175,7 @@ class Quantizer(nn.Module, ABC):
         return self._bounded(values, self.qparams().scale, self.scheme.granularity)
 
     def _bounded(self, values: Tensor, scale: Tensor, granularity: Granularity) -> Tensor:
-        """What `_fake_quantize` gave, with pairs within their limit."""
+        """The output of `_fake_quantize`, with pairs within their limit."""
         if self.pairs is None:
             return values
         inplace = self.gives_new and self.scheme.rounding is not Rounding.STOCHASTIC

@@ -12,7 +12,7 @@ from detent.files import read_bytes, write_bytes
 from detent.recipes import json_text, toml_text, yaml_text
 from detent.recipes.refusal import RefusalError, nearest
 
-__all__ = ["FORMATS", "read", "refuse_long_numbers", "write"]
+__all__ = ["FORMATS", "format_of", "read", "refuse_long_numbers", "write"]
 
 _MOST = 256 * 1024  # bytes: the largest that comes with Detent has 1.6 KB, and a YAML list of 2 MB was read for 99 s
 _LONGEST_KEY = 1000  # dots of a TOML key: its reader takes time and memory with their square
@@ -39,7 +39,7 @@ def read(path: str | PathLike[str]) -> dict[str, Any]:
     """The mapping in a file. Nothing in it is executed or imported."""
     path = Path(path)
     asked = f"read the recipe {path}"
-    form, text = _format(path, asked), _text(path, asked)
+    form, text = format_of(path, asked), _text(path, asked)
     try:
         data = form.loads(text)
     except RefusalError as refusal:
@@ -58,14 +58,14 @@ def write(data: dict[str, Any], path: str | PathLike[str]) -> None:
     """Write a file that `read` reads back as equal data."""
     path = Path(path)
     asked = f"write the recipe {path}"
-    text = _format(path, asked).dumps(data)
+    text = format_of(path, asked).dumps(data)
     try:
         write_bytes(path, text.encode())
     except (OSError, ValueError) as error:
         raise RecipeError(asked, _reason(error), "choose a path that can be written") from None
 
 
-def _format(path: Path, asked: str) -> TextFormat:
+def format_of(path: Path, asked: str) -> TextFormat:
     if path.suffix.lower() not in FORMATS:
         found = f"the suffix {path.suffix!r} is not one of {', '.join(FORMATS)}"
         raise RecipeError(asked, found, nearest(path.suffix, FORMATS, "name the file by its format"))

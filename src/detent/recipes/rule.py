@@ -16,7 +16,7 @@ __all__ = ["Match", "Rule"]
 
 
 class Match(Section, frozen=True):
-    """Which layers: globs (`*`, `?`, `[abc]`, case counts) for the name, the kind of operator, or both.
+    """Selects layers: globs (`*`, `?`, `[abc]`, case-sensitive) for the name, the kind of operator, or both.
 
     >>> Match(name="layer1.*", kind="conv*").matches("layer1.0.up", "conv_transpose")
     True
@@ -54,7 +54,7 @@ class Rule(Section, frozen=True):
     quantize: bool | None = None
 
     def request(self, role: Role) -> TensorRequest:
-        """What the rule asks for the tensor in that role."""
+        """The rule's request for the tensor with that role."""
         request: TensorRequest = getattr(self, role)
         if request.quantize is None and self.quantize is not None:
             return request.model_copy(update={"quantize": self.quantize})

@@ -65,7 +65,7 @@ class NetworkEditor:
         made = (name for op in network.ops for name in (op.name, *op.outputs))
         ends = (output.name for output in network.outputs)
         self._names = TensorNames([*made, *ends, *network.inputs, *network.constants], ".")
-        self._instead: dict[str, list[Op]] = {}  # by the last output of what they replace
+        self._instead: dict[str, list[Op]] = {}  # by the last output of the replaced operations
         self._gone: set[str] = set()
         self._written: list[Op] = []
         self._constants: dict[str, Array] = {}

@@ -25,7 +25,7 @@ _TENSOR, _ARRAY, _TUPLE, _DICT = "$tensor", "$array", "$tuple", "$dict"
 
 
 def pack(value: Any) -> tuple[Any, dict[str, Tensor]]:
-    """What JSON can hold, and the tensors that were in it under their paths. Anything else is refused."""
+    """The part that JSON can express, and the tensors by their paths. Anything else is refused."""
     tensors: dict[str, Tensor] = {}
     return _pack(value, (), tensors), tensors
 

@@ -104,7 +104,7 @@ TRACKERS: Mapping[TrackerName, type[Tracker]] = {"tensorboard": TensorBoard, "wa
 
 @dataclass(frozen=True)
 class Tracking:
-    """Where a run is followed, under which name, and the config that is shown with it."""
+    """The trackers of a run, its name there, and the config that is shown with it."""
 
     to: Sequence[TrackerName] = ("tensorboard",)
     project: str = "detent"

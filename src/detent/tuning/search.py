@@ -119,7 +119,7 @@ class Search:
 
     @property
     def best(self) -> Best:
-        assert self._best is not None  # the first trial raises what is wrong with it
+        assert self._best is not None  # the first trial raises the error
         return self._best
 
     @property

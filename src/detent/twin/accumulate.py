@@ -137,7 +137,7 @@ def matmul_accumulate(a: Tensor, b: Tensor, largest_a: int, largest_b: int) -> T
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where the channels are in the weights of one operation, and the operation itself."""
+    """The channel axes in the weights of an operation, and the operation itself."""
 
     out_axis: int
     in_axis: int

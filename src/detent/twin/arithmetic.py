@@ -122,7 +122,7 @@ class Arithmetic(ABC):
 
     @abstractmethod
     def lower(self, graph: Network) -> list[Step]:
-        """What the engine runs, in an order it can run in; every operation of `graph` is in one of the steps."""
+        """The engine's steps in an executable order; every operation of `graph` is in one of them."""
 
 
 def _shown(read: Operand | None) -> str:

@@ -53,7 +53,7 @@ def only_moves(op: Op) -> bool:
 
 
 def compute(op: Op, *inputs: Tensor | None) -> Any:
-    """What an operation of `FLOAT_OPS` gives: a tensor, or one for each output that has a name."""
+    """The output of an operation of `FLOAT_OPS`: a tensor, or one for each named output."""
     outputs = sum(1 for name in op.outputs if name)
     return FLOAT_OPS[op.type](KernelCall(op.type, inputs, op.attributes, outputs=outputs, name=op.name))
 

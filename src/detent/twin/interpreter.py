@@ -109,7 +109,7 @@ class Twin:
         return self._outputs(self._compute(inputs, {}, ()))
 
     def run_and_show(self, inputs: Arrays) -> tuple[dict[str, Array], dict[str, Array]]:
-        """What `run` and `tensors` give, of one computation."""
+        """The results of `run` and `tensors` from one computation."""
         program = self._program
         values = self._compute(inputs, {}, (program.slots[operand] for operand in program.shown.values()))
         shown = program.shown.items()

@@ -87,7 +87,7 @@ class AgainstEngine:
         codes = {name: array for name, array in own.items() if _whole(array)}
         strict, wide = Ranges(self._twin, inputs, codes), Ranges(self._twin, inputs, {})
         certain: dict[str, bool] = {}
-        # Real numbers, where the engine gives them, say more than the codes they would become.
+        # Real numbers from the engine are more precise than the codes they would become.
         computed = self._twin.tensors(inputs, {}, before_grids={name for name, made in outputs if not _whole(made)})
         open_ = None
         for name, theirs in outputs:

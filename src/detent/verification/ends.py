@@ -58,7 +58,8 @@ class Ends:
             self._right.setdefault(who, []).extend((scores.argmax(1) == labels.reshape(-1)).tolist())
 
     def compare_with_float(self, results: Mapping[str, Mapping[str, Array]], plain: Mapping[str, Array]) -> None:
-        """What is finite in the float network and on no side, such as the logarithm of what was rounded to zero."""
+        """Find values that are finite in the float network and on no side, such as the logarithm of a value rounded to
+        zero."""
         for name in self._outputs:
             sides = [np.isfinite(outputs[name]) for outputs in results.values()]
             if any(side.shape != plain[name].shape for side in sides):

@@ -65,7 +65,7 @@ def _put(stream: Any, value: Any) -> None:
 
 
 def _plain(batch: Any) -> Any:
-    """Of no class that the child might not find, and without gradients and other devices."""
+    """A plain copy: of a class that the child can import, without gradients, on the CPU."""
     if isinstance(batch, tuple):
         batch = tuple(batch)
     return map_tensors(batch, lambda tensor: tensor.detach().cpu())

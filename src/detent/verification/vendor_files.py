@@ -224,7 +224,7 @@ def _same_numbers(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> bool:
 
 
 def _row(numbers: Any) -> Floats:
-    """As float32 holds them: ranges and reciprocals are rounded once."""
+    """As float32: ranges and reciprocals are rounded once."""
     return np.ravel(np.asarray(numbers, np.float32)).astype(np.float64)
 
 

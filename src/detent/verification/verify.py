@@ -78,7 +78,7 @@ def verify(
     except (DeployError, EngineError, RunError) as error:
         if not wrong and not beside:
             raise
-        # No wonder that it does not run: what is wrong with the file is known.
+        # The file is known to be wrong, so it need not run.
         return _not_run(package, computes, [*wrong, *beside], error, simulated=simulation is not None)
 
 

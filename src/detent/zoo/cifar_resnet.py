@@ -11,7 +11,7 @@ __all__ = ["CifarResNet", "resnet20"]
 
 
 class _Block(nn.Module):
-    """Where it halves the size, the shortcut takes every second pixel and adds channels of zeros on both sides."""
+    """If it halves the size, the shortcut takes every second pixel and pads the channels with zeros on both sides."""
 
     def __init__(self, inputs: int, outputs: int, stride: int):
         super().__init__()

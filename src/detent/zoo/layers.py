@@ -1,4 +1,4 @@
-"""What several networks are made of."""
+"""Building blocks of several networks."""
 
 from __future__ import annotations
 

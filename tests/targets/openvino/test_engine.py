@@ -13,7 +13,7 @@ from onnx import parser
 from torch import nn
 
 import detent
-from detent.errors import EngineError
+from detent.errors import ArtifactError, EngineError
 from detent.ir import Package, read_qdq
 from detent.targets.base import Deployment
 from detent.targets.openvino.engine import OpenVino, _hides_tiles, _Kernel, _placements
@@ -62,6 +62,15 @@ def test_amx_kernels_are_not_used_where_the_tiles_are_hidden(tmp_path):
 def test_tiles_are_hidden_where_the_last_leaf_of_cpuid_comes_before_theirs(last_leaf, flags, hides):
     assert _hides_tiles(f"fpu\t\t: yes\ncpuid level\t: {last_leaf}\nflags\t\t: fpu {flags}\n") is hides
     assert not _hides_tiles("")
+
+
+def test_constants_that_no_hash_covers_are_refused(tmp_path):
+    """OpenVINO would open the file beside the IR, and wait for ever if it is a pipe."""
+    (tmp_path / "model.xml").write_text("<net/>")
+    os.mkfifo(tmp_path / "model.bin")
+    package = Package(tmp_path, {"files": {"model.xml": "", "other_model.bin": ""}})
+    with pytest.raises(ArtifactError, match=r"the manifest does not name model\.bin"):
+        OpenVino.load(package)
 
 
 def test_outputs_by_name_and_free_batch(tmp_path):

@@ -44,7 +44,7 @@ class InputMeans:
         x: Tensor = (args[0] if args else named["input"]).detach()
         channels = x.ndim - 1 - self._axes
         if not 0 <= channels < x.ndim or x.shape[channels] != len(self._total):
-            return  # the layer itself says what is wrong with it
+            return  # the layer raises the error for it
         others = [axis for axis in range(x.ndim) if axis != channels]
         total = x.sum(others, dtype=torch.float32) if others else x.float()
         self._total = self._total + total.double()

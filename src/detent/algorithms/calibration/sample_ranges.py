@@ -26,7 +26,7 @@ __all__ = ["SampleRange", "choose_ranges", "observing_sample_ranges"]
 
 _NOTE = "activations clipped at the mean range of samples: "
 _WIDE = 2  # times the mean range: as far as this, a whole range costs one bit and no sample stands out
-_CLEAR_GAIN = 0.8  # of the noise, 1 dB: what a choice by a few samples must be worth
+_CLEAR_GAIN = 0.8  # of the noise, 1 dB: the minimum gain for a choice by a few samples
 
 
 class SampleRange:

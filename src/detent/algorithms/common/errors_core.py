@@ -26,7 +26,7 @@ class Deviation:
 
     @classmethod
     def between(cls, wanted: Sequence[Sequence[Tensor]], got: Sequence[Sequence[Tensor]]) -> Deviation:
-        """Of all tensors of all batches, such as the outputs of two networks."""
+        """The deviation over all tensors of all batches, such as the outputs of two networks."""
         deviation = cls()
         for wants, haves in zip(wanted, got, strict=True):
             for want, have in zip(wants, haves, strict=True):

@@ -28,7 +28,7 @@ def pairs(walk: Walk, nodes: Sequence[fx.Node], calls: Sequence[RecordedCall]) -
 
 def _last(walk: Walk, nodes: Sequence[fx.Node], values: Values) -> Tensor:
     found = dict(values)
-    if len(nodes) > 1:  # an operation behind the layer may write into what it is given
+    if len(nodes) > 1:  # an operation after the layer may modify its inputs
         found.update(
             {source: _copied(found[source]) for node in nodes for source in node.all_input_nodes if source in found}
         )

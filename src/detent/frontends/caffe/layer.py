@@ -29,7 +29,7 @@ class Layer:
     ):
         self.kind, self.message, self.inputs, self.blobs = kind, message, list(inputs), list(blobs)
         self.scale = scale  # the Scale layer that alone follows a BatchNorm and is part of it
-        self.rank = rank  # of what it takes, and, once it is converted, of what it gives
+        self.rank = rank  # of its inputs, and, once it is converted, of its outputs
         self._builder = builder
 
     @property

@@ -109,7 +109,7 @@ def is_imported(module: nn.Module) -> bool:
 
 
 def source_of(module: nn.Module) -> OnnxSource:
-    """What `load` knew of the file that `module`, or what it was prepared from, came from."""
+    """The `OnnxSource` of the file that `module`, or the model it was prepared from, was loaded from."""
     if not is_imported(module):
         raise OnnxError(
             f"the ONNX file behind a {type(module).__name__}", "it was not loaded from one", "load it with detent.load"

@@ -196,7 +196,7 @@ class Builder:
     # --- the end
 
     def network(self) -> Network:
-        """What was collected, with nothing in it that no output needs."""
+        """The collected network, without anything that no output needs."""
         collected = Network(
             self.inputs,
             tuple(self.outputs),

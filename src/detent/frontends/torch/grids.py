@@ -35,7 +35,7 @@ class PlannedGrids:
         }
 
     def quantizer_of(self, entry: QuantizedTensor) -> Quantizer:
-        """What puts an activation on its grid, also where it shares another's."""
+        """The quantizer of an activation, which may be shared with others."""
         while quantizer_path(entry.node) not in self.modules:
             entry = next(other for other in self._entries.values() if other.tensor == entry.shares)
         found: Quantizer = self.modules[quantizer_path(entry.node)]

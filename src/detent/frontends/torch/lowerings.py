@@ -166,7 +166,8 @@ def lowering_of(op: TorchOp | None) -> Lowering | None:
 
 
 def named_arguments(op: TorchOp, module: nn.Module, rest: Sequence[Any]) -> dict[str, Any]:
-    """What torch's function is given for a call of a module, by name: its attributes, and what follows the input."""
+    """The keyword arguments of torch's function for a module call: the module's attributes, and arguments after the
+    input."""
     known = known_class(module)
     assert known is not None, op.name
     names = list(inspect.signature(known.forward).parameters)[2:]  # behind self and the first

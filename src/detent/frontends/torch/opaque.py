@@ -95,7 +95,7 @@ def _key(node: fx.Node, args: Any, kwargs: Any) -> str | None:
 
 
 def _given_back(called: nn.Module, examples: Sequence[Tensor]) -> int | None:
-    """Which of its inputs a function gives back, unchanged."""
+    """The inputs that a function returns unchanged."""
     # Different numbers, so that a change in place shows.
     given = [torch.arange(each.numel()).reshape(each.shape).to(each.dtype) for each in examples]
     before = [each.clone() for each in given]
@@ -133,7 +133,7 @@ def _exported(b: Builder, module: nn.Module, examples: Any, refs: list[Ref], tra
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        # It prints what it could not do at length; the reason is in the error.
+        # It prints failures at length; the reason is in the error.
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             program = torch.onnx.export(

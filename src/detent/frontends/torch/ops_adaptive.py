@@ -47,7 +47,7 @@ def _by_windows(b: Builder, pool: str, input: Ref, sizes: Sequence[int], to: Seq
 
 
 def _windows(size: int, count: int) -> list[tuple[int, int]]:
-    """Where torch's windows begin and end; they overlap where the size is no multiple of the count.
+    """The start and end of torch's windows; they overlap if the size is no multiple of the count.
 
     >>> _windows(8, 3)
     [(0, 3), (2, 6), (5, 8)]

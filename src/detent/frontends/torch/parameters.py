@@ -77,7 +77,7 @@ def activation_encoding(quantizer: Quantizer) -> Encoding:
 
 
 def operation_of(module: nn.Module) -> nn.Module:
-    """What a module computes: of a folded batch norm, the convolution or linear layer in it."""
+    """The operation of a module: for a folded batch norm, its convolution or linear layer."""
     return module.op if isinstance(module, FoldedBatchNorm) else module
 
 

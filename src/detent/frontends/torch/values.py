@@ -46,12 +46,12 @@ class Free:
 
 @dataclass(frozen=True)
 class Traced:
-    """What each node of a graph gave on the example, and on an example of twice its `batch` size."""
+    """The value of each node for the example, and for an example of twice its `batch` size."""
 
     first: dict[fx.Node, Any]
     second: dict[fx.Node, Any] | None
     batch: int = 1
-    doubled: dict[str, int] = field(default_factory=dict)  # by the name of a free size: what it was in the second
+    doubled: dict[str, int] = field(default_factory=dict)  # by the name of a free size: its value in the second
 
     def is_free(self, node: fx.Node) -> bool:
         """Whether an integer depends on the batch."""

@@ -121,7 +121,8 @@ class _Walk:
         return Exported(network, tuple(tensors), tuple(ranges), self.notes, self._other_names())
 
     def _tensor_name(self, entry: QuantizedTensor) -> str:
-        """Of an activation: an operation that gives what it takes, as one element of a dict, makes no tensor."""
+        """The tensor name of an activation: an operation that returns part of its input, such as one element of a dict,
+        has no tensor of its own."""
         return self.names.get(entry.node, entry.tensor) if entry.role == "activation" else entry.tensor
 
     def _other_names(self) -> dict[str, str]:
@@ -241,7 +242,7 @@ class _Walk:
         return self.b.quantized(value, encoding)
 
     def _computed(self, node: fx.Node) -> Any:
-        """What depends on no input: computed now, kept as a constant."""
+        """Values that do not depend on an input are computed now and stored as constants."""
         args = fx.map_arg(node.args, lambda n: self.constants[n])
         kwargs = fx.map_arg(node.kwargs, lambda n: self.constants[n])
         with torch.no_grad():

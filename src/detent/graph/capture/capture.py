@@ -141,7 +141,7 @@ class _Capture:
         constants = {mode: constants_of(module, inputs, given) for mode, given in modes.items()}
         calls = {mode: Inputs(inputs.args, {**inputs.kwargs, **modes[mode]}) for mode in modes}
         before = self._traced_before(module, constants)
-        # A graph that is taken as it is need not be compared with itself.
+        # A graph that is taken unchanged need not be compared with itself.
         expected = {mode: run(module, call) for mode, call in calls.items()} if before is None else {}
         tracers = {mode: Tracer(self.leaves, path, self.opened) for mode in modes}
         why = ""
@@ -256,7 +256,7 @@ class _Capture:
         return region
 
     def _add_graph_breaks(self, module: nn.Module, path: str, found: Mapping[str, str]) -> None:
-        """What symbolic tracing has left as it is inside of `module`: torch.export may take it by itself."""
+        """Captures modules that symbolic tracing left as they are by torch.export, or records them as graph breaks."""
         calls = _calls_of({name: module.get_submodule(name) for name in found}, self._root, self.example)
         for name, why in found.items():
             where, part, arguments = join(path, name), module.get_submodule(name), calls[name]

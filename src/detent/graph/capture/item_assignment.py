@@ -106,7 +106,7 @@ def _parts(index: Any, shape: tuple[int, ...]) -> list[AssignedPart] | None:
 
 
 def _part(axis: int, index: Any, size: int) -> AssignedPart | None:
-    """Of the whole axis the index is `:`."""
+    """The assigned part; the index `:` is the whole axis."""
     if type(index) is int and -size <= index < size:
         place = index % size
         return AssignedPart(axis, (place,), slice(place, place + 1), place + 1 == size, True)

@@ -140,7 +140,7 @@ def _aliases(node: fx.Node, modules: Mapping[str, nn.Module], *, besides: fx.Nod
     while _is_view(before, modules) and before.all_input_nodes:
         before = before.all_input_nodes[0]
         found.add(before)
-        if not _splits(before):  # the other parts of what was split lie beside it
+        if not _splits(before):  # the other parts of a split share its memory
             waiting.append(before)
     while waiting:
         views = [user for user in waiting.pop().users if _is_view(user, modules) and user not in (*found, besides)]

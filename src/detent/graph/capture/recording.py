@@ -97,7 +97,7 @@ class CallRecorder(TorchFunctionMode):
         self._check = check
         self.inputs: dict[fx.Node, tuple[Any, ...]] = {}  # the shapes of the tensors that go in
         self.constants: dict[str, Tensor] = {}
-        self.dropped: list[str] = []  # classes of what is returned and is no tensor, list, dict or dataclass
+        self.dropped: list[str] = []  # classes of returned values that are no tensor, list, dict or dataclass
         self._root, self._is_leaf = root, is_leaf
         # By their attributes: torch.export hands out stand-ins of modules, which share these.
         self._parts = {id(vars(module)): (module, path) for path, module in root.named_modules() if path}
@@ -287,7 +287,7 @@ class CallRecorder(TorchFunctionMode):
         return name
 
     def _device_of(self, device: torch.device) -> Any:
-        """Where the inputs are, wherever the model is moved to."""
+        """The device of the inputs, wherever the model is moved to."""
         if self._device is None or self._device[0] != device:
             return device
         if self._device_node is None:

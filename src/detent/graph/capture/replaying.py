@@ -114,7 +114,7 @@ class _SizesOfBatch:
         self._input, self._axis = node, axis
 
     def node(self, first: int, second: int) -> fx.Node:
-        """What is `first` for the one batch and `second` for the other, and in between on a line."""
+        """A node that computes `first` for the one batch and `second` for the other, linear in the batch size."""
         slope = Fraction(second - first, self._second - self._first)
         line = slope, first - slope * self._first
         if line not in self._made:

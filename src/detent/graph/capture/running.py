@@ -80,7 +80,7 @@ def record(runner: fx.GraphModule, module: nn.Module, inputs: Inputs) -> Any:
 
 
 def arguments_of(module: nn.Module, inputs: Inputs) -> dict[str, Any]:
-    """What is given for each parameter of forward; of `*args` and `**kwargs` also each one, as `args_0` and by name."""
+    """The argument of each parameter of forward; for `*args` and `**kwargs` also each one, as `args_0` and by name."""
     signature = inspect.signature(module.forward)
     bound = signature.bind_partial(*inputs.args, **inputs.kwargs).arguments
     found = dict(bound)
@@ -94,7 +94,7 @@ def arguments_of(module: nn.Module, inputs: Inputs) -> dict[str, Any]:
 
 def run(module: nn.Module, inputs: Inputs) -> Any:
     given = fresh(inputs)
-    captured_stderr = io.StringIO()  # fx prints a traceback of its own before it raises, which is none of the answer
+    captured_stderr = io.StringIO()  # fx prints a traceback of its own before it raises
     try:
         with torch.no_grad(), redirect_stderr(captured_stderr), without_fast_path():
             result = module(*given.args, **given.kwargs)
@@ -125,7 +125,7 @@ def _misnamed(error: Exception) -> str | None:
 
 
 def _found_in(model: nn.Module, error: Exception) -> str:
-    """What the error says, and of which module: the innermost that was running."""
+    """The error message, and the innermost module that was running."""
     paths = {module: path for path, module in model.named_modules() if path}
     frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
     inner = [held for held in frames if isinstance(held.get("self"), nn.Module) and held["self"] in paths]
@@ -193,7 +193,7 @@ def brief(error: BaseException) -> str:
 
 
 def explained(error: BaseException) -> str:
-    """What was found, and in which line of the model's own code."""
+    """What was found, and the line of the model's code."""
     found, line = error.found if isinstance(error, CaptureError) else brief(error), line_of(error)
     return f"{found} ({line})" if line else found
 

@@ -222,7 +222,7 @@ class Tracer(fx.Tracer):
         return behind
 
     def _field(self, whole: Any, name: str, *default: Any) -> int | None:
-        """Where a named field, as in `x.max(1).values`, stands in the tuple; None for attributes of anything else."""
+        """The index of a named field, as in `x.max(1).values`, in the tuple; None for attributes of anything else."""
         if default or not isinstance(whole, fx.Proxy) or inspect.isdatadescriptor(getattr(Tensor, name, None)):
             return None  # x.shape, x.dtype and the like need no example
         found = self._deciding.example(whole.node)

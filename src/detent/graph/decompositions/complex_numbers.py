@@ -64,7 +64,7 @@ def _is_complex(node: fx.Node) -> bool:
 
 
 class _Writer:
-    """Of one graph. `parts` are those of each node that gives complex numbers."""
+    """The state of rewriting one graph. `parts` are those of each node with complex output."""
 
     def __init__(self, region: Region, graph: fx.Graph):
         self._region, self._graph = region, graph
@@ -175,7 +175,7 @@ def _attribute(holder: Any, path: str) -> Any:
     return operator.attrgetter(path)(holder)
 
 
-# --- what is computed with the parts
+# --- operations on the parts
 
 
 def _called(node: fx.Node, name: str, args: Any, kwargs: Any) -> Any:

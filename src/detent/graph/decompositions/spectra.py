@@ -20,7 +20,8 @@ def stft_channels(
     normalized: bool,
     onesided: bool,
 ) -> Tensor:
-    """What `torch.stft` gives, the real parts of all frequencies and behind them the imaginary ones: (..., 2 F, T)."""
+    """The result of `torch.stft` with the real parts of all frequencies followed by the imaginary ones: (..., 2 F,
+    T)."""
     kernels = stft_kernels(n_fft, win_length, window, normalized=normalized, onesided=onesided).to(input)
     x = input.unsqueeze(-2)
     if center:

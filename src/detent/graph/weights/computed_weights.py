@@ -73,7 +73,7 @@ def _look(known: type[nn.Module], found: dict[nn.Module, Tensor]) -> Callable[..
 
 
 def _computed_weight(module: Any, x: Tensor) -> Tensor | None:
-    """What the layer's forward multiplies `x` with, if that is no parameter of the layer's but has the shape of its
+    """The computed weight that the layer's forward uses, if it is no parameter of the layer but has the shape of its
     weight."""
     calls = _Calls(x)
     with calls:
@@ -104,7 +104,7 @@ class _Calls(TorchFunctionMode):
 
 
 def _plain_output(module: Any, known: Any, weight: Tensor, x: Tensor) -> Tensor:
-    """What the layer would give if its weight were that one."""
+    """The output of the layer with that weight."""
     held = module.weight.data
     try:
         module.weight.data = weight

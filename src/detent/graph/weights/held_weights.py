@@ -74,7 +74,7 @@ def _nodes(region: Region) -> Iterator[fx.Node]:
         yield from graph.nodes
 
 
-# ---- what a call asks for ----
+# ---- the module for a call ----
 
 
 def _wanted(node: fx.Node, region: Region) -> _Wanted | None:
@@ -118,7 +118,7 @@ def functional_weight(node: fx.Node, region: Region) -> Any:
 
 
 def _computed_bias(node: fx.Node, region: Region) -> fx.Node | None:
-    """What a call of a linear layer adds that is no parameter."""
+    """The bias of a linear call, if it is not a parameter."""
     make, names = _function(node, region)
     bias = {**dict(zip(names, node.args, strict=False)), **node.kwargs}.get("bias")
     if make is not nn.Linear or not isinstance(bias, fx.Node) or _parameter(bias, region)[0] is not None:
@@ -132,7 +132,7 @@ def _is_constant(value: Any) -> bool:
 
 
 def _size(value: Any) -> Any:
-    """As a module takes it: one number, or one for each dimension."""
+    """As modules take it: one number, or one per dimension."""
     if isinstance(value, (list, tuple)):
         return value[0] if len(value) == 1 else tuple(value)
     return value
@@ -172,7 +172,7 @@ def _tensor(region: Region, path: str) -> Tensor:
 
 
 def _other_reader(asked: _Wanted, region: Region, wanted: dict[fx.Node, _Wanted], captured: Captured) -> str | None:
-    """What uses the parameters of a call in another way; calls that ask for the same module share it."""
+    """A reader that uses the parameters of a call in another way; calls that need the same module share it."""
     held = {id(_tensor(region, path)) for path in (asked.weight, asked.bias) if path is not None}
     for other in captured.regions.values():
         for node in _nodes(other):

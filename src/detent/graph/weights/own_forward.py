@@ -56,7 +56,7 @@ def _compare(
         try:
             with torch.no_grad():
                 plain = known.forward(module, *inputs.args, **inputs.kwargs)
-        except Exception:  # what it takes is not what the layer takes
+        except Exception:  # its inputs are not those of the layer
             found.add(module)
             return
         if isinstance(output, Tensor) and not (plain.shape == output.shape and torch.allclose(plain, output)):

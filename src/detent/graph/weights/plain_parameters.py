@@ -59,7 +59,8 @@ def without_compiled(model: nn.Module) -> nn.Module:
 
 
 def _compiled(module: nn.Module) -> nn.Module | None:
-    """What it runs, if torch.compile made it: its class is not public; its state dict shows the name."""
+    """The module inside a torch.compile wrapper: the wrapper's class is not public, but its state dict shows the
+    name."""
     inside = vars(module)["_modules"].get("_orig_mod")
     return inside if isinstance(inside, nn.Module) else None
 

@@ -83,7 +83,7 @@ def _clip(call: KernelCall) -> Tensor:
     if low is None and high is None:
         return x
     if low is not None and high is not None and low <= high and x.is_floating_point():
-        return F.hardtanh(x, low, high)  # a clamp, which ExecuTorch fuses into what is before it
+        return F.hardtanh(x, low, high)  # a clamp, which ExecuTorch fuses into the operation before it
     return x.clamp(low, high)
 
 

@@ -59,7 +59,7 @@ def _split(call: KernelCall) -> tuple[Tensor, ...]:
 
 
 def _squeeze(call: KernelCall) -> Tensor:
-    """As a reshape, which compilers keep on codes where they take no squeeze."""
+    """As a reshape, which compilers keep on codes even if they do not support squeeze."""
     x, axes = call[0], call.integers(1, "axes")
     gone = {axis for axis, size in enumerate(x.shape) if size == 1} if not axes else {axis % x.ndim for axis in axes}
     return x.reshape([size for axis, size in enumerate(x.shape) if axis not in gone])

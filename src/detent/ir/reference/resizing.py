@@ -36,7 +36,7 @@ def _listed(numbers: Array | None) -> list[float]:
 
 
 def _source(call: KernelCall, index: int, length: int, new: int, ratio: float) -> float:
-    """Where in the input an output element lies, as ONNX's coordinate_transformation_mode says."""
+    """The position of each output element in the input, by ONNX's coordinate_transformation_mode."""
     mode = call.attribute("coordinate_transformation_mode")
     if mode == "asymmetric":
         return index / ratio

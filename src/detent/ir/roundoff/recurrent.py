@@ -59,7 +59,7 @@ class _Near:
         return _Near(value, directions, passed + 2 * UNIT * value.abs())
 
     def rest(self) -> _Near:
-        """What is missing to 1."""
+        """1 minus the value."""
         return _Near(1 - self.value, -self.directions, self.error + 2 * UNIT)
 
     def times(self, weights: Tensor) -> _Near:
@@ -107,7 +107,7 @@ class _Layer:
     reset_is_last: bool
 
     def gates(self, x: _Near, held: _Near) -> tuple[list[_Near], list[_Near]]:
-        """What inputs and held numbers add to each gate."""
+        """The contributions of the inputs and the state to each gate."""
         count = len(self.of_held) // self.of_held.shape[1]
         from_input = x.times(self.of_input) + _Near.box(self.bias_of_input)
         from_held = held.times(self.of_held) + _Near.box(self.bias_of_held)

@@ -281,7 +281,7 @@ class _Reader:
         return [self._table(self._content, table.Indirect(place)) for place in self._places(table, slot)]
 
     def _places(self, table: Any, slot: int) -> range:
-        """Where the elements of a vector of offsets are; nowhere, if the table has no such vector."""
+        """The positions of the elements of a vector of offsets; none if the table has no such vector."""
         offset = table.Offset(4 + 2 * slot)
         if not offset:
             return range(0)

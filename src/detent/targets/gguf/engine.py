@@ -115,7 +115,7 @@ class LlamaCpp(Engine):
         return placed
 
     def tensors(self, inputs: Arrays) -> dict[str, Array]:
-        """What products of weights take in and give, and rows of the table."""
+        """Inputs and outputs of weight products, and rows of the embedding table."""
         if self._plain:
             return {}
         wanted: dict[str, dict[str, int | None]] = {}  # llama.cpp's name -> ONNX names, and the heads of its rows

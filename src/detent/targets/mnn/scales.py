@@ -210,7 +210,7 @@ class MnnScales:
             grid = None if read is None else read.encoding
             if not self._holds_codes(name) and not _are_equal(grid, self.grids[name]):
                 return False
-        # A maximum and a copy are codes of what they read.
+        # A maximum and a copy return codes of their input.
         rounds = unit.head.type in (*BINARY, *AVERAGES)
         return not rounds or self._ends_on(self.grids[unit.output], unit.output)
 
@@ -308,7 +308,7 @@ class MnnScales:
         }
 
     def _first_readers(self, tensor: str, reader: str) -> Iterator[tuple[str, str]]:
-        """What a chain of moves begins with, and the first operation of it."""
+        """The tensor at the start of a chain of data movement, and its first operation."""
         ways = reachable(
             [(tensor, reader)], lambda way: [(part, self._makers[way[0]]) for part in self._chains.get(way[0], ())]
         )

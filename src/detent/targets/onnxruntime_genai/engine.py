@@ -83,7 +83,7 @@ class OnnxRuntimeGenai(Engine):
         return placed
 
     def tensors(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
-        """What products of weights in blocks take in and give, and rows of tables; real numbers."""
+        """Inputs and outputs of products with block-quantized weights, and rows of tables; real numbers."""
         if self._as_float:
             return {}
         session, names = self._exposing
@@ -124,7 +124,7 @@ class OnnxRuntimeGenai(Engine):
 
 
 def _beside(port: Any, batch: int, length: int) -> npt.NDArray[Any]:
-    """What only the decoder takes: an empty cache, and the positions or the mask of a whole sequence."""
+    """The decoder's additional inputs: an empty cache, and the positions or mask of a whole sequence."""
     if port.type == "tensor(float)":
         _, heads, _, size = port.shape
         return np.zeros((batch, heads, 0, size), np.float32)

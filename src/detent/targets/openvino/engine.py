@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from detent.errors import EngineError
+from detent.errors import ArtifactError, EngineError
 from detent.ir import Encoding, Network, Op, Package, Trait, ops_with, write_qdq
 from detent.rewrites import float_network
 from detent.targets.base import Engine, Placement
@@ -112,7 +112,7 @@ class OpenVino(Engine):
         return _Exposing(compiled.create_infer_request(), tuple(shown))
 
     def _values(self, exposing: _Exposing, arrays: Arrays, outputs: Arrays) -> dict[str, npt.NDArray[Any]] | None:
-        """What is shown; None if other outputs come with it."""
+        """The values of the exposed tensors; None if exposing them changes the outputs of the network."""
         request = exposing.request
         with self._reported(f"run on inputs {dict(shapes_of(arrays))}", _ANOTHER):
             results = request.infer(_inputs_of(request.model_inputs, arrays))
@@ -124,7 +124,7 @@ class OpenVino(Engine):
     def _without_effect(
         self, shown: Sequence[_Shown], arrays: Arrays, outputs: Arrays
     ) -> tuple[_Exposing, dict[str, npt.NDArray[Any]]]:
-        """As many as can be shown together with the outputs of the network as it is, those near its end first."""
+        """As many tensors as can be exposed without changing the outputs of the network, those near its end first."""
         shapes = shapes_of(arrays)
         best = self._exposed(shapes, ())
         values: dict[str, npt.NDArray[Any]] = {}
@@ -181,10 +181,10 @@ class OpenVino(Engine):
     def _compile(self, shapes: Shapes, exposed: tuple[str, ...] = ()) -> Any:
         model = self._read()
         options = {
-            "INFERENCE_PRECISION_HINT": "f32",  # or a CPU with bf16 computes in it what is not quantized
+            "INFERENCE_PRECISION_HINT": "f32",  # or a CPU with bf16 computes float operations in it
             "INFERENCE_NUM_THREADS": str(self._threads),
             "PERFORMANCE_HINT": "LATENCY",
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",  # or it quantizes what a linear layer reads; the IR says so itself
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",  # or it quantizes the input of a linear layer; the IR disables that
         }
         with self._reported(
             f"compile for inputs {dict(shapes)}", f"give inputs of shapes that fit together, or {_ANOTHER}"
@@ -205,7 +205,13 @@ class OpenVino(Engine):
 
 def _file(package: Package) -> Path:
     has_ir = any(name.endswith("model.xml") for name in package.manifest["files"])
-    return package.path("model.xml" if has_ir else "model.onnx")
+    path = package.path("model.xml" if has_ir else "model.onnx")
+    constants = path.with_suffix(".bin")  # which OpenVINO opens without being asked
+    if has_ir and str(constants.relative_to(package.folder)) not in package.manifest["files"]:
+        raise ArtifactError(
+            f"load {path}", f"the manifest does not name {constants.name}", "give a folder that deploy wrote"
+        )
+    return path
 
 
 def _hides_tiles(cpu: str) -> bool:
@@ -215,7 +221,7 @@ def _hides_tiles(cpu: str) -> bool:
 
 
 def _inputs_of(ports: Iterable[Any], given: Mapping[str, Value]) -> dict[str, Value]:
-    """Those that the model has inputs for: OpenVINO drops an input that nothing reads."""
+    """The given values that the model has inputs for: OpenVINO drops an input that nothing reads."""
     known = _names(ports)
     return {name: value for name, value in given.items() if name in known}
 

@@ -1,4 +1,4 @@
-"""Which tensors of a network are known once the sizes of its inputs are."""
+"""Finds the tensors of a network that are known once the sizes of its inputs are."""
 
 from __future__ import annotations
 

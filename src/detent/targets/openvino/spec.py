@@ -60,7 +60,7 @@ OPENVINO = Backend(
     # The documented range of weights is [-127, 127]. MQBench always takes 7 bits, for CPUs whose products saturate.
     weight=SupportedSchemes(bits=(8, 7), narrow=(True, False), granularities=(PerChannel, PerTensor)),
     # Signed ones have zero point 0; the plugin stores those that a convolution reads as u8 with 128.
-    # All codes: a Clip before Q was seen to move what its integer kernels give by up to 3 steps.
+    # All codes: with a Clip before Q its integer kernels were off by up to 3 steps.
     activation=SupportedSchemes(
         bits=(8, 7), signed=(True, False), auto_sign=True, narrow=(False,), symmetric=(True, False)
     ),

@@ -144,7 +144,7 @@ def _session(part: PartModel, threads: int) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = 4  # what it logs is in the exception too
+    options.log_severity_level = 4  # the exception includes what it logs
     content = part.model.SerializeToString()
     if part.on_host:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

@@ -130,7 +130,7 @@ class QLinearBuilder:
             self._fused.add(clipping.name)
             limits = clip_bounds(self.graph, clipping)
             assert limits is not None
-            # Rounding is monotone, so the codes of what is clipped are the clipped codes.
+            # Rounding is monotone, so clipping commutes with quantizing.
             least, greatest = (int(encoding.quantize(np.array(limit, np.float32))) for limit in limits)
         self._codes[(end, encoding)] = self.within(made, least, greatest, encoding)
         return True

@@ -54,7 +54,7 @@ class _Folding:
         self._readers = Counter(name for node in graph.node for name in reads(node))
         self._readers.update(value.name for value in graph.output)
         self._inputs = {value.name for value in graph.input}
-        self._layers: dict[str, NodeProto] = {}  # by what they give
+        self._layers: dict[str, NodeProto] = {}  # by output
         self._names = TensorNames(
             [*self._held, *self._inputs, *(name for node in graph.node for name in (*node.input, *node.output))]
         )

@@ -180,7 +180,7 @@ def _steps(call: Call, above: fx.Node, below: fx.Node) -> tuple[fx.Node, float, 
 
 
 def _argument(node: fx.Node | None, function: Any) -> fx.Node | None:
-    """What a function is taken of, if the node is a call of it."""
+    """The argument of a function, if the node calls it."""
     if node is None or node.target is not function or not isinstance(node.args[0], fx.Node):
         return None
     return node.args[0]

@@ -45,7 +45,7 @@ class _UnknownError(Exception):
 
 
 class _Chunks:
-    """What is split by a size, into a number of parts that the file does not say: each is a slice."""
+    """A split by size into a number of parts that the file does not give: each part is a slice."""
 
     def __init__(self, source: str, axis: int, size: int, keep: bool):
         self.source, self.axis, self.size, self.keep = source, axis, size, keep
@@ -74,7 +74,7 @@ class _Writing:
         if any(value.name in self.lists for value in self._graph.output):
             raise _UnknownError
 
-    # ---- what is known ----
+    # ---- known values ----
 
     def parts(self, name: str) -> list[str]:
         found = self.lists.get(name)
@@ -95,7 +95,7 @@ class _Writing:
         found = self.numbers(node, index)
         return default if found is None else int(found.reshape(-1)[0])
 
-    # ---- what is written ----
+    # ---- writing nodes ----
 
     def write(self, kind: str, inputs: Sequence[str], outputs: Sequence[str], name: str, **said: Any) -> None:
         self.nodes.append(helper.make_node(kind, list(inputs), list(outputs), name=name, **said))

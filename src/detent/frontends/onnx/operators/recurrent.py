@@ -22,7 +22,7 @@ Step = Callable[[Tensor, "tuple[Tensor, ...]"], "tuple[Tensor, ...]"]
 
 
 class SequenceLayout(NamedTuple):
-    """Which way the steps go, and whether the batch comes before them."""
+    """The direction of the steps, and whether the batch axis comes first."""
 
     direction: str
     batch_first: bool

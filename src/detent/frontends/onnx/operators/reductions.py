@@ -72,7 +72,7 @@ def reduce_min(x: Tensor, *, axes: list[int] | None, keep: bool) -> Tensor:
 
 
 def _extreme(x: Tensor, axes: list[int] | None, keep: bool, *, largest: bool) -> Tensor:
-    """Of nothing it is the least or greatest number of the type."""
+    """For an empty input, the minimum or maximum of the type."""
     if axes == []:
         return x
     at = _each(x, axes)

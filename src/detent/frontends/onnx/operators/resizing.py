@@ -24,7 +24,7 @@ def _upsample(call: Call) -> Any:
 
 
 def _simple(call: Call, scales: list[float]) -> Any:
-    """As before opset 11: asymmetric, and nearest means the one below."""
+    """As before opset 11: asymmetric, with rounding down for nearest."""
     mode = call.text("mode")
     if mode not in ("nearest", "linear"):
         call.refuse(f"the mode {mode!r}", "export the model again")

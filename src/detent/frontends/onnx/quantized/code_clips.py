@@ -37,7 +37,7 @@ class _Clips:
                 self._readers.setdefault(name, []).append(node.op_type)
         self._ends: Ends = {}
         self._made: list[TensorProto] = []  # constant codes, clipped
-        self._renamed: dict[str, str] = {}  # what a Q gave -> what the Clip behind it gave
+        self._renamed: dict[str, str] = {}  # output of a Q -> output of the Clip after it
 
     def left_out(self) -> tuple[ModelProto, Ends]:
         for node in self._model.graph.node:

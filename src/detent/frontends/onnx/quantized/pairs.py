@@ -68,7 +68,7 @@ def _clipped(model: ModelProto, relus: Mapping[str, str]) -> Iterator[NodeProto]
 
 
 def _second_grids(model: ModelProto, ends: Mapping[str, tuple[int, int]]) -> set[int]:
-    """Where Q nodes stand that put a tensor on another grid than the first one of it, or than the one it comes from."""
+    """The positions of Q nodes that put a tensor on another grid than its first one, or than the one it comes from."""
     constants = constant_tensors(model.graph)
     makers = {name: node for node in model.graph.node for name in node.output}
     first: dict[str, Grid | None] = {}
@@ -86,7 +86,7 @@ def _second_grids(model: ModelProto, ends: Mapping[str, tuple[int, int]]) -> set
 
 
 def _grid(node: NodeProto, constants: Mapping[str, TensorProto], ends: Mapping[str, tuple[int, int]]) -> Grid | None:
-    """What Q or DQ says of its grid; None if a part of it is computed."""
+    """The grid of a Q or DQ node; None if a part of it is computed."""
     parts: list[object] = []
     several = False
     for name in node.input[1:3]:

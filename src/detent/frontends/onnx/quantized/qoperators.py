@@ -191,7 +191,7 @@ def _domains(nodes: Sequence[NodeProto]) -> set[str]:
 
 
 def _forget_types(graph: GraphProto, taken: set[str]) -> None:
-    """What is said of tensors that are still there stays right: those that were codes are codes."""
+    """Drops type information, except for tensors that still exist: those that were codes are codes."""
     kept = [value for value in graph.value_info if value.name in taken]
     del graph.value_info[:]
     graph.value_info.extend(kept)

@@ -36,7 +36,7 @@ def read_model(path: str | os.PathLike[str]) -> ModelProto:
     model = ModelProto()
     try:
         model.ParseFromString(file.read_bytes())
-    except Exception as error:  # protobuf's own, and what it lets through
+    except Exception as error:  # protobuf's own errors, and those it lets through
         raise OnnxError(
             asked, f"it is not an ONNX file, or it is damaged ({error})", "export or download it again"
         ) from None

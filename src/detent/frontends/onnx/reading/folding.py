@@ -16,7 +16,7 @@ from detent.graph import flat
 
 __all__ = ["Budget"]
 
-_LARGEST = 2**24  # elements; what is larger than this and than all it is made from is left to be computed when running
+_LARGEST = 2**24  # elements; a result larger than this and than all its inputs is computed at run time
 _SMALL = 1024  # elements; shapes and the like, which are always worth folding
 _LEAST_BUDGET = 2**26  # elements in all
 

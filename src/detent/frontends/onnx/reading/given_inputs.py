@@ -43,7 +43,7 @@ def set_inputs(model: ModelProto, sizes: Mapping[str, int], values: Mapping[str,
     made.graph.initializer.extend(model.graph.initializer)
     for name, number in values.items():
         made.graph.initializer.add().CopyFrom(_constant(named[name], number))
-    if sizes:  # what was inferred before says other sizes
+    if sizes:  # shapes inferred before have other sizes
         del made.graph.value_info[:]
         outputs = [_with_sizes(value, sizes) for value in made.graph.output]
         del made.graph.output[:]

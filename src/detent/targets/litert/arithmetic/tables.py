@@ -77,7 +77,7 @@ def reference_table(op: Op, x: Encoding, y: Encoding) -> Integers | None:
 def fixed_table(
     op: Op, x: Encoding, y: Encoding, bounds: tuple[float, float] | None, other: Callable[..., Integers | None]
 ) -> Integers | None:
-    """What LiteRT's own kernels, optimized or reference, compute in fixed point; `other` makes the rest."""
+    """The fixed-point table of LiteRT's own kernels, optimized or reference; `other` makes the rest."""
     if bounds is not None:
         return _relu(x, y, bounds)
     if op.type == "LeakyRelu":

@@ -65,7 +65,7 @@ _SIGMOID = _sigmoid_table()
 
 
 def wide_table(op: Op, x: Encoding, y: Encoding) -> Integers | None:
-    """What each code of `x`, from the least, becomes."""
+    """The result for each code of `x`, lowest first."""
     codes = np.arange(_LEAST, _GREATEST + 1, dtype=np.int64)
     if op.type == "Gelu":
         scale, span = np.float32(x.scale), np.float32(y.scale) * np.float32(2**16 - 1)

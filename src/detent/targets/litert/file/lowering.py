@@ -38,7 +38,7 @@ class Variant:
 
 
 def last_order(rank: int) -> tuple[int, ...]:
-    """Where the axes of a channels-last tensor are in one with channels second.
+    """The axis order from channels first to channels last.
 
     >>> last_order(4)
     (0, 2, 3, 1)

@@ -172,7 +172,7 @@ def place_of_extreme(low: TfliteLowering, node: TfliteNode) -> None:
 
 
 def top_k(low: TfliteLowering, node: TfliteNode) -> None:
-    """Of equal values LiteRT takes the first ones, as ONNX says."""
+    """For equal values LiteRT takes the first ones, as ONNX specifies."""
     op, read = node.main, node.main.inputs[0]
     assert read is not None
     count, rank = low.values(op.inputs[1]), low.rank(read.tensor)

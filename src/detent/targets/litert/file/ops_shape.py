@@ -31,7 +31,7 @@ def taken(low: TfliteLowering, read: Operand, *, last: bool, wide: bool = True) 
 
 
 def moved(low: TfliteLowering, tensor: str, variant: Variant, source: int) -> int:
-    """What holds the values of `source`, whatever type they are of."""
+    """The tensor with the values of `source`, of whatever type."""
     return low.make(tensor, variant, low.tensors[source].dtype)
 
 

@@ -38,7 +38,7 @@ class Translation:
         self._coded: set[str] = set()
 
     def graph(self) -> Network:
-        """What has been translated so far."""
+        """The network translated so far."""
         model = self.model
         inputs = {self.names[index]: Port(self.tensor(index).dtype, self.sizes(index)) for index in model.inputs}
         coded = {self.names[index] for index in model.inputs if self.tensor(index).encoding is not None}

@@ -73,7 +73,7 @@ class NcnnLowering:
         for name in graph.inputs:
             self._append("Input", name, (), (name,), sizes(self.dims(name)))
 
-    # --- what is there ---
+    # --- reading the network ---
 
     def shape(self, tensor: str) -> Dims:
         """The ONNX shape for a batch of one."""
@@ -130,7 +130,7 @@ class NcnnLowering:
         """The only operation that reads a tensor, in float, if there is one."""
         return sole_float_reader(self.graph, tensor)
 
-    # --- what is made ---
+    # --- writing layers ---
 
     def absorb(self, op: Op) -> None:
         """Record that the layer of another operation includes this operation."""

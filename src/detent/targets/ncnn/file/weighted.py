@@ -174,7 +174,7 @@ def _fully_connected(low: NcnnLowering, op: Op, weights: _Weights, output: str) 
     low.layer("InnerProduct", op, [source], params, weights.arrays, output=output, dims=out_dims)
 
 
-# --- what they are made of ---
+# --- weights and parameters ---
 
 
 def _weights(low: NcnnLowering, op: Op, *, out_axis: int, has_bias: bool = True) -> _Weights:

@@ -54,7 +54,7 @@ class _Tracked:
         return self._free(op) if op.type == "Reshape" else op
 
     def _axis(self, op: Op, reads: list[str]) -> int | None:
-        """Where words are in what the operation gives; None if it mixes them, or might."""
+        """The axis of words in the operation's output; None if it mixes words, or may do so."""
         graph, own, rank = self._graph, self.axes[reads[0]], self._rank(reads[0])
         first = op.input_names[0] == reads[0] and len(reads) == 1
         if op.type in _ALIGNED:
@@ -105,7 +105,7 @@ class _Tracked:
         return all(axis % rank != own or (start == 0 and end >= _NO_END) for axis, start, end in parts)
 
     def _splits_no_words(self, op: Op, own: int) -> bool:
-        """What is before words stays as it is, and so do they."""
+        """Axes before the words are unchanged, and so are the words."""
         before, after = self._sizes(op.input_names[0]), self._sizes(op.outputs[0])
         known = vector(self._graph, op, 1) is not None and all(isinstance(size, int) for size in after[own + 1 :])
         return own == 1 and known and len(after) > own and tuple(before[: own + 1]) == tuple(after[: own + 1])

@@ -118,7 +118,7 @@ def _context(config: Mapping[str, Any]) -> int:
 
 
 def _require_looking_back(graph: Network, mask: str, words: str, given: str | None, length: int) -> None:
-    """What is added to scores, of a sequence without padding, hides later words and nothing else."""
+    """What is added to the scores of a sequence without padding must hide later words and nothing else."""
     ones = {name: np.ones((1, length), np.int64) for name in (words, given) if name is not None}
     constants = {**graph.constants, **ones, words: np.zeros((1, length), np.int64)}
     part = replace(graph, inputs={}, outputs=(Output(mask, Operand(mask)),), constants=constants).pruned()

@@ -28,7 +28,7 @@ _RUNS = {
 
 
 def limited_by_environment(cpu: Cpu, environment: Mapping[str, str] = os.environ) -> Cpu:
-    """What is left of a CPU.
+    """The kind of CPU with only the instructions that the environment allows.
 
     >>> limited_by_environment(CPUS["vnni"], {"ONEDNN_MAX_CPU_ISA": "AVX2"}).name
     'avx2'

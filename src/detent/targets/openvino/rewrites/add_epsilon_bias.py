@@ -66,6 +66,6 @@ def _write(editor: NetworkEditor, found: Found, outputs: int) -> None:
 
 
 def _biases(outputs: int) -> npt.NDArray[np.float32]:
-    """Of both signs, no two alike."""
+    """Biases of both signs, all different."""
     each = np.arange(outputs)
     return np.asarray(np.where(each % 2, -1, 1) * (each + 1) * _NEXT_TO_NOTHING, np.float32)

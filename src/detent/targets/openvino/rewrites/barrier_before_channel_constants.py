@@ -36,7 +36,7 @@ def barrier_before_channel_constants(editor: NetworkEditor) -> None:
 
 
 def _data(editor: NetworkEditor, op: Op) -> Operand | None:
-    """What depends on the network's inputs of what an operation reads, if what does not holds several numbers."""
+    """The input of an operation that depends on the network's inputs, if the other one has several elements."""
     if op.type not in _OF_CHANNELS:
         return None
     data = [read for read in op.reads if read.tensor in editor.network.from_inputs]

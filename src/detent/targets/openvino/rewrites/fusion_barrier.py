@@ -13,5 +13,5 @@ _LEAST = np.asarray(np.finfo(np.float32).min, np.float32)
 
 
 def fusion_barrier(editor: NetworkEditor, read: Operand, stem: str) -> Operand:
-    """What is read, behind a barrier: its maximum with the least float32 number."""
+    """The operand after a barrier: its maximum with the lowest float32 number."""
     return editor.write("Max", [read, editor.reals(_LEAST, stem)], stem)

@@ -1,4 +1,5 @@
-"""Which tensors OpenVINO holds as integers: data movement and averages of codes too, and what is quantized later."""
+"""Finds the tensors that OpenVINO stores as integers, including data movement and averages of codes, and tensors
+quantized later."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ __all__ = ["KEEP_INTEGERS", "grid_before", "has_zero_point", "is_quantized"]
 
 # What gives integers for integers there, and averages, which count as such.
 KEEP_INTEGERS = (
-    ops_with(Trait.MOVES_VALUES) - {"Expand", "GatherElements"}  # of which it is not proven
+    ops_with(Trait.MOVES_VALUES) - {"Expand", "GatherElements"}  # not proven for these
     | {"AveragePool", "Concat", "MaxPool", "Pad", "Relu", "Resize"}
 )
 

@@ -61,7 +61,7 @@ def quantize(values: Tensor, grid: Encoding) -> Tensor:
 
 
 def half_up(values: Tensor, grid: Encoding) -> Tensor:
-    """What a function of codes gives, such as a table of sigmoids."""
+    """Quantizes the result of a function of codes, such as a table of sigmoids."""
     codes = (values.double() / float(grid.scale)).add_(0.5).floor_().add_(int(grid.zero_point))
     return _clipped(codes, (grid.qmin, grid.qmax))
 

@@ -1,4 +1,4 @@
-"""What the HTP runs for each operation of a network: an integer kernel (`kernels`), a table, or float."""
+"""Selects what the HTP runs for each operation of a network: an integer kernel (`kernels`), a table, or float."""
 
 from __future__ import annotations
 
