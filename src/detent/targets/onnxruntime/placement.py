@@ -135,6 +135,9 @@ def why_float(graph: Network, op: Op) -> str:
         return f"there is no integer kernel for {op.type}"
     for read in op.inputs[: _KERNELS[op.type]]:
         if read is not None and read.encoding is None:
+            held = graph.constants.get(read.tensor)
+            if held is not None and held.dtype in (np.int8, np.uint8):
+                return f"it looks up codes of {read.tensor!r}, which are dequantized behind it"
             what = "constant" if read.tensor in graph.constants else "input"
             return f"its {what} {read.tensor!r} is not quantized"
     return _of_output(graph, op) or _of_bias(op) or _of_type(graph, op)
