@@ -45,7 +45,8 @@ def tokens(length: int = 12, *, vocabulary: int = 100) -> Callable[[], Mapping[s
 # --- torchvision ---------------------------------------------------------------------------------------------
 
 
-def _torchvision() -> Any:
+def torchvision_models() -> Any:
+    """`torchvision.models`, also beside a build of torch that its wheel was not made for."""
     # The CPU build of torch lacks what torchvision's wheel for another build registers by itself.
     for operator in ("nms", "qnms"):
         signature = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
@@ -60,46 +61,46 @@ def torchvision_classifier(name: str, size: int = 64) -> Case:
         options |= {"init_weights": True, "aux_logits": False}
     if name.startswith("vit"):
         options["image_size"] = size
-    return Case(getattr(_torchvision(), name)(**options), images(size))
+    return Case(getattr(torchvision_models(), name)(**options), images(size))
 
 
 def torchvision_segmenter(name: str, size: int = 64) -> Case:
-    return Case(getattr(_torchvision().segmentation, name)(weights=None, weights_backbone=None), images(size))
+    return Case(getattr(torchvision_models().segmentation, name)(weights=None, weights_backbone=None), images(size))
 
 
 def torchvision_video(name: str, size: int = 56) -> Case:
-    return Case(getattr(_torchvision().video, name)(weights=None), images(size, batch=1, depth=8))
+    return Case(getattr(torchvision_models().video, name)(weights=None), images(size, batch=1, depth=8))
 
 
 # --- timm, segmentation_models_pytorch, ultralytics, open_clip, diffusers --------------------------------------
 
 
 def timm_classifier(name: str, size: int = 64, **options: Any) -> Case:
-    _torchvision()  # which it imports, as the others do
+    torchvision_models()  # which it imports, as the others do
     return Case(importlib.import_module("timm").create_model(name, pretrained=False, **options), images(size))
 
 
 def smp_segmenter(name: str, encoder: str) -> Case:
-    _torchvision()
+    torchvision_models()
     made = getattr(importlib.import_module("segmentation_models_pytorch"), name)
     return Case(made(encoder, encoder_weights=None, classes=3), images(64))
 
 
 def ultralytics_detector(name: str) -> Case:
-    _torchvision()
+    torchvision_models()
     model: nn.Module = importlib.import_module("ultralytics").YOLO(f"{name}.yaml", verbose=False).model
     return Case(model, images(64))
 
 
 def open_clip_vision() -> Case:
-    _torchvision()
+    torchvision_models()
     transformer = importlib.import_module("open_clip.transformer")
     options = {"image_size": 64, "patch_size": 16, "width": 64, "layers": 2, "heads": 4, "mlp_ratio": 4.0}
     return Case(transformer.VisionTransformer(output_dim=32, **options), images(64))
 
 
 def diffusers_unet() -> Case:
-    _torchvision()
+    torchvision_models()
     made = importlib.import_module("diffusers").UNet2DModel
     blocks = {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "up_block_types": ("AttnUpBlock2D", "UpBlock2D")}
     model = made(sample_size=16, layers_per_block=1, block_out_channels=(32, 64), norm_num_groups=8, **blocks)
@@ -112,7 +113,7 @@ _SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "
 
 
 def _transformers() -> Any:
-    _torchvision()  # which it imports
+    torchvision_models()  # which it imports
     return importlib.import_module("transformers")
 
 

@@ -24,6 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 DEFAULT = (
     "torchvision:resnet50",
     "torchvision:efficientnet_b0",
@@ -66,6 +68,7 @@ def main() -> None:
 
 def measure(name: str, backend: str) -> dict[str, float]:
     import torch
+    from benchmarks.architecture_list import torchvision_models
 
     import detent
 
@@ -73,7 +76,8 @@ def measure(name: str, backend: str) -> dict[str, float]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     package, _, architecture = name.partition(":")
-    make = importlib.import_module("torchvision.models" if package == "torchvision" else package)
+    models = torchvision_models()  # timm imports it too
+    make = models if package == "torchvision" else importlib.import_module(package)
     model = (getattr(make, architecture) if package == "torchvision" else lambda: make.create_model(architecture))()
     model.eval()
     x = torch.randn(1, 3, SIZE, SIZE)

@@ -148,7 +148,7 @@ def _of_models(folder: Path) -> Iterator[Reader]:
 
     content = onnx.parser.parse_model(_FLOAT).SerializeToString()
     yield _reader(folder, "model.onnx", content, quantize, "quantize .onnx", isolated=True)
-    rows = gguf.Held((2, 32), 2, bytes(36))
+    rows = gguf.GgufTensor((2, 32), 2, bytes(36))
     values = {"general.architecture": "llama", "llama.attention.head_count": 1, PARAMETERS: ["layers.0.q.weight"]}
     content = gguf.write(gguf.Container(values, {"blk.0.attn_q.weight": rows}))
     yield _reader(folder, "model.gguf", content, lambda path: list(read_gguf(path.read_bytes())))

@@ -186,10 +186,16 @@ def _config(prepared: PreparedModel) -> dict[str, Any]:
 
 
 def _parameters(prepared: PreparedModel) -> dict[str, Tensor]:
-    """The model's own parameters, each under its first name, but for those that are quantized: the network has them."""
-    ours = [module for module in prepared.modules() if isinstance(module, Quantizer | ParametrizationList)]
-    left = {own for module in ours for own in module.parameters()}
-    return {name: own.detach() for name, own in prepared.named_parameters() if own not in left}
+    """The model's own parameters, each under its first name that is not of a weight that is quantized: the network has
+    those."""
+    modules = prepared.named_modules(remove_duplicate=False)
+    ours = [(name, module) for name, module in modules if isinstance(module, Quantizer | ParametrizationList)]
+    left = {f"{name}.{own}" for name, module in ours for own, _ in module.named_parameters(remove_duplicate=False)}
+    found: dict[Tensor, str] = {}
+    for name, own in prepared.named_parameters(remove_duplicate=False):
+        if name not in left:
+            found.setdefault(own, name)
+    return {name: own.detach() for own, name in found.items()}
 
 
 def _of_float(prepared: PreparedModel) -> list[str]:

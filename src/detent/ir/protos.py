@@ -15,7 +15,7 @@ def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
     waiting: list[GraphProto | FunctionProto] = [model.graph, *model.functions]
     while waiting:
         held = waiting.pop()
-        sparse = []
+        sparse: list[Any] = []
         if isinstance(held, GraphProto):
             yield from held.initializer
             sparse += held.sparse_initializer

@@ -478,3 +478,16 @@ def test_functions_that_call_each_other_twice_are_refused_before_they_are_writte
     made.functions.extend(functions)
     with pytest.raises(OnnxError, match="more than 32768 nodes"):
         load(made)
+
+
+@pytest.mark.parametrize("held", ["initializer", "attribute"])
+def test_a_model_in_memory_has_all_of_its_numbers(held: str) -> None:
+    """Those in a file would be read from the current folder."""
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="beside.bin")
+    ports = [helper.make_tensor_value_info(port, TensorProto.FLOAT, [2]) for port in "xy"]
+    constant = [helper.make_node("Constant", [], ["w"], value=tensor)] if held == "attribute" else []
+    nodes = [*constant, helper.make_node("Add", ["x", "w"], ["y"])]
+    graph = helper.make_graph(nodes, "net", ports[:1], ports[1:], [tensor] if held == "initializer" else [])
+    with pytest.raises(OnnxError, match="its weights are in another file"):
+        load(helper.make_model(graph))

@@ -94,6 +94,30 @@ def test_parameters_that_no_operation_reads_as_they_are_are_kept(tmp_path):
     assert torch.equal(tensors["token"], model.token)
 
 
+class Tied(nn.Module):
+    """As Gemma 2: the head shares its weight with the table, which is folded into a product."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = Llama().config
+        self.table, self.head = nn.Embedding(64, 32), nn.Linear(32, 64, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, tokens):
+        return self.head((self.table.weight * 32**0.5)[tokens])
+
+
+def test_a_table_that_is_a_quantized_head_too_is_kept(tmp_path):
+    tokens, model = torch.arange(6).reshape(2, 3), Tied()
+    wanted = model.table.weight.detach().clone()
+    prepared = detent.prepare(model, (tokens,), backend="compressed_tensors", recipe="w4g32")
+    detent.calibrate(prepared, [tokens])
+    artifact = detent.deploy(prepared, tmp_path / "out")
+    tensors = load_torch((artifact.folder / FILE).read_bytes())
+    assert tensors.keys() == {"table.weight", *(f"head.weight_{part}" for part in ("packed", "scale", "shape"))}
+    assert torch.equal(tensors["table.weight"], wanted)
+
+
 def test_a_weight_with_a_row_for_each_input_is_refused(tmp_path):
     x = torch.randn(3, 64)
     prepared = detent.prepare(ByInputs(), (x,), backend="compressed_tensors", recipe="w4g32")

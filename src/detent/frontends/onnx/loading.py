@@ -13,6 +13,7 @@ from detent.frontends.caffe.importer import load_caffe
 from detent.frontends.onnx.importer import graph_module
 from detent.frontends.onnx.reading.files import read_model
 from detent.frontends.onnx.reading.given_inputs import set_inputs
+from detent.ir.protos import all_tensors
 
 __all__ = ["import_model"]
 
@@ -35,6 +36,6 @@ def import_model(
         return load_caffe(model, weights)
     if not isinstance(model, ModelProto):
         return graph_module(set_inputs(read_model(model), sizes or {}, values or {}))
-    if any(tensor.data_location == TensorProto.EXTERNAL for tensor in model.graph.initializer):
+    if any(tensor.data_location == TensorProto.EXTERNAL for tensor in all_tensors(model)):
         raise OnnxError("load a ModelProto", "its weights are in another file", "give the path of the model instead")
     return graph_module(set_inputs(model, sizes or {}, values or {}))
