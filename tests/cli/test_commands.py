@@ -66,6 +66,7 @@ def test_recipes_as_json_are_those_that_come_with_detent(command):
         "name": "lsq",
         "weight": {"quantizer": "lsq"},
         "activation": {"quantizer": "lsq"},
+        "calibration": {"choose_ranges": True},
     }
 
 

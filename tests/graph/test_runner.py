@@ -68,7 +68,7 @@ def test_and_those_that_are_verified(tmp_path):
     artifact = detent.deploy(prepared, tmp_path / "out")
     with pytest.raises(RunError, match="ids from 0 to 50; its rows are 0 to 49"):
         artifact.verify([with_id(50)], latency=False)
-    with pytest.raises(RunError, match=r"run 'words' \(Gather\) on .*int64 \(1, 7\) of 0 to 50"):
+    with pytest.raises(RunError, match=r"run 'words/Gather' \(Gather\) on .*int64 \(1, 7\) of 0 to 50"):
         detent.twin.run(tmp_path / "out", {"ids": with_id(50).numpy()})
 
 

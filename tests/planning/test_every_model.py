@@ -22,7 +22,8 @@ IN_GROUPS = {
 EMPTY = {
     "tvm": {"lstm_tagger", "linear_bn", "conv_transpose_bn"},
     **dict.fromkeys(
-        ("onnxruntime_genai", "onnxruntime_genai_a8", "openvino_llm", "gguf", "compressed_tensors"), IN_GROUPS
+        ("onnxruntime_genai", "onnxruntime_genai_a8", "openvino_llm", "gguf", "compressed_tensors", "executorch_8da4w"),
+        IN_GROUPS,
     ),
     "academic_nlp": {"yolo_head", "unet", "conv_transpose_bn"},
     **{name: {"conv_transpose_bn"} for name in ("ncnn", "mnn", "ppl_cuda", "nxp", "rknn", "metax")},

@@ -158,7 +158,7 @@ def refused(identity, error, given, asked, found, to_do):
         refused(
             "scale", RecipeError, {"scale": "power_of_to"},
             "scale = 'power_of_to'",
-            "allowed are 'float', 'power_of_two', 'e8m0', 'e4m3', 'float16', 'super6', 'super8'",
+            "allowed are 'float', 'power_of_two', 'e8m0', 'e4m3', 'float16', 'bfloat16', 'super6', 'super8'",
             "did you mean 'power_of_two'?",
         ),
         refused(
