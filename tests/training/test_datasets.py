@@ -92,6 +92,32 @@ def test_cifar10_in_every_form(tmp_path: Path, form: str) -> None:
     assert samples[0][0].shape == (3, 32, 32)
 
 
+@pytest.mark.parametrize("labels", [7, [[3, 8]], [3, [8]], ["3.5"], {"3": 8}, [3]])
+def test_labels_that_are_not_one_for_each_image_are_refused(labels: object, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="the extra `images` is not installed")
+    image.fromarray(np.ascontiguousarray(UPRIGHT).reshape(2, 1024, 3)).save(tmp_path / "test.png")
+    (tmp_path / "test_labels.json").write_text(json.dumps(labels))
+    with pytest.raises(DataError, match="labels"):
+        cifar10(tmp_path, "test")
+
+
+@pytest.mark.parametrize("labels", [7, [[3, 8]], [3], [3.5, 8.5], ["a", "b"], {3: 8}])
+def test_labels_of_a_batch_file_are_integers_one_for_each_image(labels: object, tmp_path: Path) -> None:
+    (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": PIXELS, b"labels": labels}, protocol=2))
+    with pytest.raises(DataError, match="its labels are"):
+        cifar10(tmp_path, "test")
+
+
+@pytest.mark.parametrize(("images", "labels"), [((2, 4, 5), (2, 1)), ((2, 4), (2,)), ((2, 4, 5), (3,))])
+def test_idx_files_of_other_shapes_are_refused(
+    images: tuple[int, ...], labels: tuple[int, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "t10k-images-idx3-ubyte").write_bytes(idx(np.zeros(images, np.uint8)))
+    (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(np.zeros(labels, np.uint8)))
+    with pytest.raises(DataError, match="labels of shape"):
+        idx_images(tmp_path, "test", MNIST, "MNIST")
+
+
 def test_a_batch_file_cannot_run_code(tmp_path: Path) -> None:
     class Trap:
         def __reduce__(self) -> Any:

@@ -103,6 +103,8 @@ def _python(content: bytes, where: str) -> _Part:
         raise DataError(f"read {where}", f"it is not a CIFAR-10 batch: {error}", "get it again") from None
     if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != _BYTES:
         raise DataError(f"read {where}", f"its data is {data.dtype}{list(data.shape)}", "get it again")
+    if labels.dtype.kind not in "iu" or labels.shape != data.shape[:1]:
+        raise DataError(f"read {where}", f"its labels are {labels.dtype}{list(labels.shape)}", "get it again")
     return _upright(data), labels
 
 
@@ -143,6 +145,8 @@ def _sheets(folder: Path, split: str) -> list[_Part]:
         return []
     with refusing(DataError, f"read {labels_file}", "get it again"):
         labels = np.asarray(json.loads(read_bytes(labels_file)), np.int64)
+        if labels.ndim != 1:
+            raise DataError(f"read {labels_file}", f"numbers of shape {labels.shape}", "give a list of labels")
     parts, start = [], 0
     for file in files:
         pixels = _sheet(file)

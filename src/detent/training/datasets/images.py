@@ -34,10 +34,10 @@ class Images:
     """`pixels` uint8 (count, height, width, channels) and `labels` of as many integers; a data set for `Batches`."""
 
     def __init__(self, pixels: npt.NDArray[Any], labels: npt.NDArray[Any], normalize: Normalization):
-        if len(pixels) != len(labels):
+        if pixels.ndim != 4 or labels.shape != pixels.shape[:1]:
             raise DataError(
                 "images with labels",
-                f"{len(pixels)} images and {len(labels)} labels",
+                f"images of shape {pixels.shape} and labels of shape {labels.shape}",
                 "give files that belong together",
             )
         self.pixels, self.labels, self.normalize = pixels, labels.astype(np.int64), normalize
