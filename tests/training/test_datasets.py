@@ -101,6 +101,24 @@ def test_labels_that_are_not_one_for_each_image_are_refused(labels: object, tmp_
         cifar10(tmp_path, "test")
 
 
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("labels", [np.array(LABELS), np.array(LABELS, ">i4"), np.array(LABELS, np.uint8)])
+def test_labels_of_a_batch_file_may_be_an_array(labels: np.ndarray, protocol: int, tmp_path: Path) -> None:
+    data = np.asfortranarray(PIXELS) if protocol == 4 else PIXELS
+    (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": data, b"labels": labels}, protocol=protocol))
+    samples = cifar10(tmp_path, "test")
+    assert samples.labels.tolist() == LABELS
+    assert np.array_equal(samples.pixels, UPRIGHT)
+
+
+@pytest.mark.parametrize("made", [np.array([None, None]), np.array(LABELS, np.float64), np.array(["a", "b"])])
+def test_arrays_of_other_numbers_are_not_made(made: np.ndarray, tmp_path: Path) -> None:
+    """numpy ended the process where the state of a pickled dtype or array was damaged."""
+    (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": PIXELS, b"labels": made}, protocol=2))
+    with pytest.raises(DataError, match="it holds numbers of the type"):
+        cifar10(tmp_path, "test")
+
+
 @pytest.mark.parametrize("labels", [7, [[3, 8]], [3], [3.5, 8.5], ["a", "b"], {3: 8}])
 def test_labels_of_a_batch_file_are_integers_one_for_each_image(labels: object, tmp_path: Path) -> None:
     (tmp_path / "test_batch").write_bytes(pickle.dumps({b"data": PIXELS, b"labels": labels}, protocol=2))

@@ -98,7 +98,8 @@ def _python(content: bytes, where: str) -> _Part:
     """A pickled dict with `data` and `labels`."""
     try:
         held = _PlainArrays(io.BytesIO(content), encoding="bytes").load()
-        data, labels = np.asarray(held[b"data"]), np.asarray(held[b"labels"])
+        read = (held[name] for name in (b"data", b"labels"))
+        data, labels = (np.asarray(one.values if isinstance(one, _Array) else one) for one in read)
     except Exception as error:  # a pickle that is damaged raises anything
         raise DataError(f"read {where}", f"it is not a CIFAR-10 batch: {error}", "get it again") from None
     if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != _BYTES:
@@ -109,26 +110,53 @@ def _python(content: bytes, where: str) -> _Part:
 
 
 class _PlainArrays(pickle.Unpickler):
-    """An unpickler that allows only the three names that a pickled array needs."""
+    """An unpickler that allows only the names that a pickled array needs, and makes arrays by itself: numpy's own
+    `__setstate__` crashes on damaged states."""
 
     def find_class(self, module: str, name: str) -> Any:
         match module, name:
             case ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct"):
                 return _reconstruct
             case ("numpy", "ndarray"):
-                return np.ndarray
+                return _Array
             case ("numpy", "dtype"):
-                return np.dtype
+                return _Dtype
             case ("_codecs", "encode"):  # how Python 3 writes bytes in protocol 2
                 return _encode
         raise pickle.UnpicklingError(f"it names {module}.{name}, and nothing but arrays is read")
 
 
-def _reconstruct(kind: Any, shape: Any, dtype: Any) -> npt.NDArray[Any]:
-    if kind is not np.ndarray:
+class _Dtype:
+    """A pickled dtype of integers: its name, such as "i8", and its byte order."""
+
+    def __init__(self, name: Any, *_: Any):
+        name = name.decode() if isinstance(name, bytes) else name
+        if name not in ("u1", "i1", "i2", "i4", "i8"):
+            raise pickle.UnpicklingError(f"it holds numbers of the type {name!r}")
+        self.name, self.order = name, "|"
+
+    def __setstate__(self, state: Any) -> None:
+        order = state[1].decode() if isinstance(state[1], bytes) else state[1]
+        if order not in ("<", ">", "|", "="):
+            raise pickle.UnpicklingError(f"it holds numbers of the byte order {order!r}")
+        self.order = order
+
+
+class _Array:
+    """A pickled array: once its state has come, its `values`."""
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, in_columns, content = state
+        if not isinstance(dtype, _Dtype) or not isinstance(content, bytes):
+            raise pickle.UnpicklingError("it holds an array of another kind")
+        numbers = np.frombuffer(content, f"{dtype.order}{dtype.name}")
+        self.values = numbers.reshape(shape, order="F" if in_columns else "C")
+
+
+def _reconstruct(kind: Any, *_: Any) -> _Array:
+    if kind is not _Array:
         raise pickle.UnpicklingError("it holds an array of another kind")
-    made: npt.NDArray[Any] = np.ndarray(shape, dtype)
-    return made
+    return _Array()
 
 
 def _encode(text: str, encoding: str) -> bytes:
