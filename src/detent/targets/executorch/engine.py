@@ -114,7 +114,7 @@ class ExecuTorch(Engine):
         """Tensors of the same network lowered once more with more outputs, if all of it runs where it runs without
         them: every tensor that is on a grid, as codes."""
         if self._open is None:
-            graph = _with_all_shown(self._graph)
+            graph = _with_all_shown(self._graph, tokens_rounded=self.rounds_tokens)
             content, places = lower_executorch(graph, rounds_tokens=self.rounds_tokens)
             self._open = type(self)(content, graph, places, self._threads)
         if any(tuple(place) != tuple(self._places[name]) for name, place in self._open._places.items()):
@@ -157,15 +157,15 @@ class ExecuTorch8da4w(ExecuTorch):
     rounds_tokens: ClassVar[bool] = True
 
 
-def _with_all_shown(graph: Network) -> Network:
-    """The same network that gives every tensor which is read on one grid, what layers that round tokens take in and
-    give, and its outputs, by their names inside."""
+def _with_all_shown(graph: Network, *, tokens_rounded: bool) -> Network:
+    """The same network that gives every tensor which is read on one grid, what layers take in and give where the
+    engine rounds tokens, and its outputs, by their names inside."""
     reads = [read for op in graph.ops for read in op.inputs if read is not None and read.tensor not in graph.constants]
     shown = {
         read.tensor: read for read in reads if read.encoding is not None and graph.grid_of(read.tensor) is not None
     }
     for op in graph.ops:
-        if rounds_tokens(graph, op):
+        if tokens_rounded and rounds_tokens(graph, op):
             last = _with_bias(graph, op)
             shown |= {read.tensor: read for read in (op.inputs[0], Operand(last.outputs[0])) if read is not None}
     given = {output.read.tensor: output.read for output in graph.outputs}
